@@ -42,7 +42,7 @@ class Failures:
     def __init__(
         self, what: str, meanwhile: str = "", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Set the texts for the log. ``what`` is the subject of the sentences, such as "the
+        """Set the wording for the log. ``what`` is the subject of the sentences, such as "the
         release".
 
         ``meanwhile`` describes the effect on users until the work succeeds again.

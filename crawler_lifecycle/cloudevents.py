@@ -25,7 +25,7 @@ ENTRY_TIME = 14
 #: ``CAUSE_MAX`` characters.
 #: 2. Every text is cut to ``TEXT_MAX`` characters. 3. Fields outside ``CORE`` are removed, the
 #:   largest first.
-#: 4. The texts of the ``CORE`` fields are cut to ``CORE_MAX`` characters.
+#: 4. The strings in the ``CORE`` fields are cut to ``CORE_MAX`` characters.
 CAUSE_MAX = 2000
 TEXT_MAX = 500
 CORE_MAX = 100

@@ -235,7 +235,7 @@ class GatewaySettings(_Section):
     the same key
     """
     login_key: SecretStr | None = None
-    """key that signs logins: at least 32 bytes, and the same on all gateways"""
+    """key that signs sessions: at least 32 bytes, and the same on all gateways"""
     temporal_ui: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
     """address of our namespace in Temporal's UI, to which the web UI links"""
     hosts: list[str] = Field(default_factory=list)
@@ -249,7 +249,7 @@ class GatewaySettings(_Section):
     max_concurrent_requests: int = Field(default=50, ge=1)
     """maximum concurrent requests"""
     max_concurrent_streams: int = Field(default=20, ge=1)
-    """maximum concurrent streams and followed logs; a login may have half as many"""
+    """maximum concurrent streams and followed logs; a session may have half as many"""
     outbox_retry_s: float = Field(default=15.0, gt=0)
     """seconds between searches for accepted work that has not been started"""
     scrapyd: bool = False
@@ -357,7 +357,7 @@ class WorkerSettings(_Section):
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
     """port on which `/metrics` is served; without it, there are no metrics"""
     wake_ups: bool = True
-    """whether the role `cluster` uses [wake-ups](truth.md#wake-ups); the role `observer` always
+    """whether the `cluster` role uses [wake-ups](truth.md#wake-ups); the `observer` role always
     does
     """
     deployment: str | None = Field(default=None, max_length=60, pattern=r"^[A-Za-z0-9_-]+$")
@@ -431,10 +431,11 @@ class UserCodeSettings(_Section):
     """
 
     modules: list[str] = Field(default_factory=list)
-    """modules with [managers](managers.md) and functions of [graphs](graphs.md) for the role
-    `user-code`, such as `["shop.managers"]`. `"*"` means every module directly in the folder that
-    imports `crawler_lifecycle.managers` or `crawler_lifecycle.graphs`, or contains only imports,
-    functions, classes and assignments. Anyone who may start graphs may call these functions
+    """modules with [managers](managers.md) and functions of [graphs](graphs.md) for the
+    `user-code` role, such as `["shop.managers"]`. `"*"` means every module directly in the folder
+    that imports `crawler_lifecycle.managers` or `crawler_lifecycle.graphs`, or contains only
+    imports, functions, classes and assignments. Anyone who may start graphs may call these
+    functions
     """
     folder: Path = Field(default_factory=Path.cwd)
     """folder in which modules are searched first"""

@@ -1,4 +1,4 @@
-"""Deletion of a run's data: texts in rows, workflow executions with their histories, files and
+"""Deletion of a run's data: strings in rows, workflow executions with their histories, files and
 archives.
 """
 
@@ -54,13 +54,13 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_texts", no_thread_cancel_exception=True)
     def delete_run_texts(self, run: RunRef) -> None:
-        """Remove texts that persons and crawlers wrote from all rows about the run. Second
+        """Remove strings that people and crawlers wrote from all rows about the run. Second
         execution: does the same.
         """
         with beating(), self._noting(run, "rows"):
             gone = self.deletion.delete_texts(run, alive)
             self.deletion.note_deletion(
-                run, {f"texts in {table}": count for table, count in gone.items()}, {}
+                run, {f"strings in {table}": count for table, count in gone.items()}, {}
             )
 
     @activity.defn(name="delete_run_histories", no_thread_cancel_exception=True)

@@ -368,7 +368,7 @@ class _Reader:
             # plain text.
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in _KEY_TAGS:
                 shown = _shown(getattr(key_node, "value", "a list or mapping"))
-                raise self.at(path, f"the key {shown} is not a text; put it in quotes", line)
+                raise self.at(path, f"the key {shown} is not a string; put it in quotes", line)
             key = str(key_node.value)
             here = (*path, key)
             if key in plain:
@@ -427,10 +427,11 @@ class _Reader:
         if kind == "string_type":
             written = self.written.get(path)
             if written is None:
-                text = f"{_shown(value)} is not a text; give one text"
+                text = f"{_shown(value)} is not a string; give one string"
             else:
                 text = (
-                    f"{written or 'nothing'} is not a text; put it in quotes: {json.dumps(written)}"
+                    f"{written or 'nothing'} is not a string; "
+                    f"put it in quotes: {json.dumps(written)}"
                 )
             return self.at(path, text)
         words = str(first["msg"])

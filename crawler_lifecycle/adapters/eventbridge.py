@@ -39,7 +39,9 @@ _NO_SIGHT = "this account may not read the bus; allow events:DescribeEventBus"
 _BAD_CREDENTIALS = (
     "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
 )
-_BUSY = "nothing is wrong with the event; if this continues, raise the account's quota of PutEvents"
+_BUSY = (
+    "nothing is wrong with the event; if this continues, raise the account's quota for PutEvents"
+)
 #: The fix for each error code of AWS.
 FIXES = {
     code: fix

@@ -129,7 +129,7 @@ def failed(error: Exception) -> CommandFailed:
     if status == 401:
         again = "log in again: kubectl get namespaces"
         return CommandFailed(
-            Exit.NOT_AUTHORISED, "the cluster does not accept this login", str(error), again
+            Exit.NOT_AUTHORISED, "the cluster does not accept these credentials", str(error), again
         )
     if status == 403:
         ask = "ask for the permission (deploy/ has the roles), or use another --context"

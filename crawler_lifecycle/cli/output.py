@@ -166,7 +166,7 @@ def as_json(document: object, *, indent: int | None = 2) -> str:
 def as_yaml(document: object) -> str:
     """Return YAML with escaped invisible characters.
 
-    Texts that contain such characters get double quotes, in which YAML allows escapes.
+    Strings that contain such characters get double quotes, in which YAML allows escapes.
     """
     import yaml  # imported here, because few commands need it
 
@@ -330,7 +330,7 @@ def show_finding(level: str, style: str, name: str, text: str, fix: str | None) 
 
 
 def console() -> Any:
-    """Return a rich console on standard output that interprets no markup in texts."""
+    """Return a rich console on standard output that interprets no markup in text."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()

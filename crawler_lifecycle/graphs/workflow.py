@@ -628,7 +628,7 @@ def _names(deps: Names, dependencies: Names) -> tuple[str, ...]:
         return (given,)
     found = tuple(dict.fromkeys(given))
     if not all(isinstance(step, str) for step in found):
-        raise refusal("deps", found, "give names of steps: a text, or a list of texts")
+        raise refusal("deps", found, "give names of steps: a string, or a list of strings")
     return found
 
 

@@ -106,7 +106,9 @@ class Driver:
         if not isinstance(given, list | tuple | set | frozenset) or not all(
             isinstance(job, str) for job in given
         ):
-            raise ClassError(f"failed_outcomes: {given!r:.80} is not allowed; give a list of texts")
+            raise ClassError(
+                f"failed_outcomes: {given!r:.80} is not allowed; give a list of strings"
+            )
         return sorted(given)
 
     def page(self, after: int) -> Page:

@@ -47,10 +47,10 @@ def check_state(state: Any) -> None:
         same = all(isinstance(name, str) for name in state)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(
-            f"self.state: {error}; use only texts, numbers, lists and dictionaries"
+            f"self.state: {error}; use only strings, numbers, lists and dictionaries"
         ) from None
     if not same:
-        raise InvalidRequest("self.state: a name is not allowed; all names must be texts")
+        raise InvalidRequest("self.state: a name is not allowed; all names must be strings")
     if size > STATE_BYTES:
         raise InvalidRequest(
             f"self.state: {size} bytes of JSON are too many; keep at most {STATE_BYTES}"

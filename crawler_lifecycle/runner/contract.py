@@ -274,7 +274,9 @@ def fitted(data: Json, most: int) -> str:
             key=lambda name: len(data[name]),
         )
         if len(data[name]) < 2:
-            raise ValueError(f"the object does not fit into {most} bytes, even with its texts cut")
+            raise ValueError(
+                f"the object does not fit into {most} bytes, even with its strings cut"
+            )
         data[name] = data[name][: len(data[name]) // 2]
     return text
 
@@ -295,7 +297,7 @@ def read(path: str) -> Json | None:
 def valid_stats(data: Json) -> Json:
     """Return those fields from a stats file that the contract defines and that have the right type.
 
-    Texts are cut to their maximum length.
+    Strings are cut to their maximum length.
     """
     good: Json = {}
     for name in COUNTERS:

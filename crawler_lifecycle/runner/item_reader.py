@@ -38,8 +38,8 @@ KEYS_MAX = 4 * 1024 * 1024
 _PART = 64 * 1024
 #: A longer text is decoded value by value.
 _LONG = 2 * _PART
-#: A separator between lines of JSON that are decoded together, and texts which show that a line may
-#: contain this separator.
+#: A separator between lines of JSON that are decoded together, and strings which show that a line
+#: may contain this separator.
 _MARK = "\x1e"
 _MARK_IN_TEXT = ("\x1e", "\\u001")
 #: The maximum depth of an XML item, and how many characters of indentation and of a file's
@@ -221,7 +221,7 @@ class ItemDecoder(json.JSONDecoder):
     """A decoder of items. Raises ``TooWide``.
 
     Python's C decoder blocks all other threads until it has finished, and does not count values. So
-    the C decoder gets only short texts; a long text is decoded value by value. Numbers are
+    the C decoder gets only short strings; a long string is decoded value by value. Numbers are
     converted by Python code only where necessary, because a call for each number takes a third of
     the time.
     """

@@ -242,7 +242,7 @@ class Runner:
             self._timed_out = True
             self._kill_at = now + self._terms.stop_grace_s
             self._message = (
-                f"The runner stopped it: it still ran {DEADLINE_GRACE_SECONDS:g} s "
+                f"The runner stopped it: it was still running {DEADLINE_GRACE_SECONDS:g} s "
                 "after its deadline"
             )
             say(self._message)
@@ -269,7 +269,8 @@ class Runner:
             after_s = self._kill_at - child.stopped_at
             if after_s < self._terms.stop_grace_s:
                 return f"It was killed by a forced stop, {after_s:.0f} s after the stop signal"
-        return f"It still ran {self._terms.stop_grace_s:g} s after the stop signal and was killed"
+        grace_s = self._terms.stop_grace_s
+        return f"It was still running {grace_s:g} s after the stop signal and was killed"
 
     def _read_stats(self) -> None:
         """Copy the crawler's stats if they are new and valid."""

@@ -58,7 +58,7 @@ async def keep_audit_schedule(
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
         state=ScheduleState(
-            note="compares database, cluster and Temporal; workers of the role audit update it"
+            note="compares database, cluster and Temporal; workers with the audit role update it"
         ),
     )
 

@@ -51,7 +51,7 @@ FAILURE_BYTES = 3_000
 #: are kept before redaction.
 CAUSES_MAX = 3
 TEXT_MAX = 16 * 1024
-#: Sizes that are tried until the failure fits, because texts grow when they are encoded as JSON.
+#: Sizes that are tried until the failure fits, because strings grow when they are encoded as JSON.
 _BUDGETS = (FAILURE_BYTES, 2_000, 1_200, 600)
 #: The replacement for a message that is in the encoded attributes. The SDK uses the same text.
 _HIDDEN = "Encoded failure"
@@ -63,8 +63,8 @@ class RedactingFailureConverter(DefaultFailureConverter):
     Temporal keeps them for a long time.
 
     It removes known secrets, values of secret names and credentials in URLs from the message, the
-    stack trace, the details and every cause. It cuts the texts until the failure is small enough
-    for the server. The log has the full texts. Our own errors (``LifecycleError`` and its
+    stack trace, the details and every cause. It cuts the strings until the failure is small enough
+    for the server. The log has the full strings. Our own errors (``LifecycleError`` and its
     subclasses) get their stable type string, which retry policies and readers use.
     """
 

@@ -73,7 +73,7 @@ class Duties:
         Return the recorder of changes to runs, if it is started.
 
         ``observing`` contains the parts that the observing services use. If ``observer`` is
-        ``None``, these are the parts of the role ``cluster``.
+        ``None``, these are the parts of the ``cluster`` role.
         """
         same = SameSettings(store.notes, "worker", fingerprints(self.settings))
         self.health.beside["settings"] = lambda: {"problem": same.problem}

@@ -1,7 +1,7 @@
 """Calls of waiting runs: when a pool has a free slot, the next run in its line gets the signal
 ``place_free``.
 
-Every worker with the role ``cluster`` does this. A row lock in the database ensures that no slot is
+Every worker with the ``cluster`` role does this. A row lock in the database ensures that no slot is
 announced twice. A failure only costs time, because a run also requests slots after each of its
 polls.
 """

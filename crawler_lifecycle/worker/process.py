@@ -219,10 +219,10 @@ async def _connected(
 
 
 def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
-    """Return the observer for the role ``observer``, or for ``cluster`` if its wake-ups are on;
+    """Return the observer for the ``observer`` role, or for ``cluster`` if its wake-ups are on;
     otherwise ``None``.
 
-    Raises ``InvalidRequest`` for the role ``observer`` if this kind of cluster has no observer.
+    Raises ``InvalidRequest`` for the ``observer`` role if this kind of cluster has no observer.
     """
     if OBSERVER not in roles and not ("cluster" in roles and settings.worker.wake_ups):
         return None
@@ -367,7 +367,9 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         await _unless(over, _check_readiness(client, store.health, health, registered, also))
         beside.leave()
         health.missing = {"worker": "is shutting down"}
-        log.info("worker shuts down; running activities get %s s to end", settings.worker.grace_s)
+        log.info(
+            "worker is shutting down; running activities get %s s to end", settings.worker.grace_s
+        )
         await polling.leave(None if user_code is None else _notify_managers(user_code, workflows))
 
 
@@ -380,7 +382,7 @@ async def _notify_managers(user_code: UsersCode, workflows: Workflows) -> None:
         await asyncio.wait_for(user_code.leave(workflows.moved), MOVED_S)
     except (LifecycleError, TimeoutError) as error:
         log.warning(
-            "not every manager was notified that this worker shuts down: %s",
+            "not every manager was notified that this worker is shutting down: %s",
             error or "it takes too long",
         )
 

@@ -185,7 +185,7 @@ def _strictly(adapter: TypeAdapter[A], value: object) -> A:
 
     Raises ``ValidationError``, or ``InvalidRequest`` for more values than an input may have,
     because a workflow that computes for seconds counts as stuck. The strict validation accepts
-    times and enums as texts only from JSON.
+    times and enums as strings only from JSON.
     """
     try:
         text = json.dumps(value, ensure_ascii=False).encode()

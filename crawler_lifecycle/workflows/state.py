@@ -36,11 +36,11 @@ from crawler_lifecycle.ports.runs import Fence, Resting, RunHandle
 from .calls import MustLeave, StepInterrupted
 
 NOTES_MAX = 20
-#: The maximum number of stops that wait for their record. With the longest texts, they still fit
+#: The maximum number of stops that wait for their record. With the longest strings, they still fit
 #: into one message of Temporal.
 HEARD_MAX = 300
 TOO_LATE = "a stop came after the verdict and changed nothing"
-#: The maximum length that is kept of a stop's texts. The state must stay small, whatever a signal
+#: The maximum length that is kept of a stop's strings. The state must stay small, whatever a signal
 #: contains.
 REASON_MAX = 255
 

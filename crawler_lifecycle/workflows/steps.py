@@ -249,8 +249,8 @@ async def tell_parent(s: RunState) -> None:
     """
     result = s.result(None)
     if s.parent and (names.graph_key_of(s.parent) or names_of_workflow(s.parent)):
-        # Our own workflows read the row. The crawler's texts would stay in their history after the
-        # run is deleted.
+        # Our own workflows read the row. The crawler's strings would stay in their history after
+        # the run is deleted.
         result = replace(result, outcome="", cause="")
     await tell(s.parent, names.SIGNAL_RUN_ENDED, result, s.inbox)
 
@@ -320,8 +320,8 @@ class PublishedState(Protocol):
 def publish(s: PublishedState) -> None:
     """Update the search attributes that changed, and the details, in the Temporal UI."""
     known = [(key, value) for key, value in s.search_attributes() if value is not None]
-    # Texts of crawlers, classes and manual edits are cut, because Temporal ends a workflow whose
-    # search attribute is too long.
+    # Strings from crawlers, classes and manual edits are cut, because Temporal ends a workflow
+    # whose search attribute is too long.
     wanted = [
         (key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in known
     ]

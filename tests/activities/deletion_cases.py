@@ -34,7 +34,7 @@ def _texts(w: Harness, _: Any) -> None:
         [{}],
         "COMPLETED",
     )
-    assert _report(w)["texts in task_history"] == 1
+    assert _report(w)["strings in task_history"] == 1
 
 
 def _histories(w: Harness, _: Any) -> None:

@@ -365,7 +365,7 @@ def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(
     )
     harness.cluster.deploy(theirs, CRAWLERS[0])
     harness.store.deployment.refuse_queued(
-        fence, "a Job of this name exists already and is not ours"
+        fence, "a Job of this name already exists and is not ours"
     )
     part = harness.audited("audit_cluster")
     assert (part.found, part.repaired, part.findings[0].due_at) == ({"orphan": 1}, {}, None)

@@ -42,7 +42,7 @@ def test_numbers_are_quantities_as_the_api_server_reads_them(tmp_path: Path) -> 
     with pytest.raises(CatalogueError, match=r"resources\.cpu: '-1'"):
         load(_write(tmp_path / "c.yaml", GOOD + "  resources: {cpu: -1}\n"))
     with pytest.raises(
-        CatalogueError, match=r'args.cpu.default: 1 is not a text; put it in quotes: "1"'
+        CatalogueError, match=r'args.cpu.default: 1 is not a string; put it in quotes: "1"'
     ):
         load(_write(tmp_path / "c.yaml", GOOD + "  args: {cpu: {default: 1}}\n"))
 
@@ -118,12 +118,12 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  args: {site: {default: 8400}}\n",
             4,
-            'args.site.default: 8400 is not a text; put it in quotes: "8400"',
+            'args.site.default: 8400 is not a string; put it in quotes: "8400"',
         ),
         (
             GOOD + "  settings:\n    A: a\n    B: yes\n",
             6,
-            'settings.B: yes is not a text; put it in quotes: "yes"',
+            'settings.B: yes is not a string; put it in quotes: "yes"',
         ),
         (
             GOOD + "  allow_settings: [A, log file]\n",
@@ -159,7 +159,7 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  allow_settings: [1]\n",
             4,
-            'allow_settings[0]: 1 is not a text; put it in quotes: "1"',
+            'allow_settings[0]: 1 is not a string; put it in quotes: "1"',
         ),
         (GOOD + "  args:\n    n: {type: int}\n", 5, "args.n.type: 'int' is not allowed"),
         (
@@ -175,18 +175,18 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  args:\n    n: {choices: [1]}\n",
             5,
-            'args.n.choices[0]: 1 is not a text; put it in quotes: "1"',
+            'args.n.choices[0]: 1 is not a string; put it in quotes: "1"',
         ),
         (
             GOOD + "  env: {PORT: 0x10}\n",
             4,
-            'env.PORT: 0x10 is not a text; put it in quotes: "0x10"',
+            'env.PORT: 0x10 is not a string; put it in quotes: "0x10"',
         ),
-        (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is not a text; put it in quotes: ""'),
+        (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is not a string; put it in quotes: ""'),
         (GOOD + "  env: {A: 2026-01-02}\n", 4, 'read as a date; put it in quotes: "2026-01-02"'),
-        (GOOD + "  env: {A: [x]}\n", 4, "env.A: ['x'] is not a text; give one text"),
+        (GOOD + "  env: {A: [x]}\n", 4, "env.A: ['x'] is not a string; give one string"),
         (GOOD + "  env: {CRAWL_RUN_ID: x}\n", 4, "env.CRAWL_RUN_ID: names that begin with CRAWL_"),
-        (GOOD + "  env: {1: x}\n", 4, "the key '1' is not a text"),
+        (GOOD + "  env: {1: x}\n", 4, "the key '1' is not a string"),
         (GOOD + "  resumable: 'yes'\n", 4, "resumable: 'yes' is not allowed"),
         (GOOD + "  items: 'off'\n", 4, "items: 'off' is not allowed"),
         (

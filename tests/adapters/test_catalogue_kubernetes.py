@@ -291,7 +291,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    node_selector: {pool: yes}",
             4,
-            'kubernetes.node_selector.pool: yes is not a text; put it in quotes: "yes"',
+            'kubernetes.node_selector.pool: yes is not a string; put it in quotes: "yes"',
         ),
         (
             "    node_selector:\n      pool: a/b",

@@ -208,7 +208,7 @@ def test_an_answer_without_an_id_is_no_acceptance(
             "renew the credentials",
         ),
         (aws_error("ResourceNotFoundException", "Event bus does not exist."), "create the bus"),
-        (aws_error("ThrottlingException", "Rate exceeded"), "quota of PutEvents"),
+        (aws_error("ThrottlingException", "Rate exceeded"), "quota for PutEvents"),
         (aws_error("InternalException", "oops", 500), "an internal error"),
         (Answer(500, b"<html>bad</html>", "text/html"), "500"),
         (Answer(503, b"", "text/plain"), "503"),

@@ -186,7 +186,7 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     assert doctor()["search attrs"].startswith("bad: not registered: CrawlRunId")
     fixed = doctor("--fix")
     assert fixed["search attrs"].startswith("ok: all 10 are registered; registered CrawlCrawler")
-    assert fixed["workers"].startswith("warn: no worker of the role user-code polls"), (
+    assert fixed["workers"].startswith("warn: no worker with the user-code role polls"), (
         "nobody works in that namespace"
     )
     assert doctor()["search attrs"] == "ok: all 10 are registered"
@@ -212,7 +212,7 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     def lost() -> bool:
         nonlocal told
         told = doctor()["workers"] if time.monotonic() > killed + 9 else ""
-        return told.startswith("bad: no worker of the role user-code polls")
+        return told.startswith("bad: no worker with the user-code role polls")
 
     wait_until(lost)
     assert re.search(r": last seen (8|9|\d\d) s ago", told)

@@ -274,7 +274,7 @@ def _is_not_started_over_older_tables(dev: Dev) -> None:
     assert "db upgrade" not in said
     dev.launch("--recreate")
     assert dev.process.wait(ANSWER_S) == 4
-    assert f"crawls of {dev.state_dir} still run" in dev.error_output()
+    assert f"crawls of {dev.state_dir} are still running" in dev.error_output()
     _rename_column(dev, "former", to="retry_note")
 
 

@@ -140,7 +140,7 @@ async def test_a_stop_while_a_pod_that_somebody_deleted_takes_its_time(kube: Kub
     await kube.until_task("RUNNING")
     pod = kube.pods()[0]["metadata"]["name"]
     kube.delete_pod(pod)
-    assert "The pod is shutting down" in await kube.until_said(
+    assert "The pod has been shutting down" in await kube.until_said(
         "its pod was deleted by somebody else"
     )
     assert [str(task.status) for task in kube.tasks()] == ["RUNNING"]

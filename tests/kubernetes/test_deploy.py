@@ -731,7 +731,7 @@ def examined(kubeconfig: Path, **more: Any) -> list[tuple[str, str, str]]:
 def test_the_doctor_finds_nothing_wrong_with_what_deploy_makes(demo: Deployed_) -> None:
     found = examined(demo.cluster.kubeconfig)
     assert [one for one in found if one[1] != "ok"] == []
-    assert ("rights", "ok", "every component has its rights, checked as admin") in found
+    assert ("rights", "ok", "every component has its permissions, checked as admin") in found
 
 
 @pytest.mark.parametrize("account", list(rbac.COMPONENTS))
@@ -743,7 +743,7 @@ def test_the_doctor_in_a_components_place(demo: Deployed_, account: str) -> None
     assert (
         "rights",
         "ok",
-        f"{account} has its rights, checked as system:serviceaccount:{SERVICES}:{account}",
+        f"{account} has its permissions, checked as system:serviceaccount:{SERVICES}:{account}",
     ) in found
 
 

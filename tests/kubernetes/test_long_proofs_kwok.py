@@ -257,7 +257,7 @@ class Harness:
         assert (left.status, left.kinds) == ("RUNNING", [])
         await stopped.stop()
         await self.kube.testbed.until(
-            lambda: stopped.says("The pod is shutting down") and stopped.says(words)
+            lambda: stopped.says("The pod has been shutting down") and stopped.says(words)
         )
         assert stopped.status == "STOPPING"
         admin.patch(path, {"spec": {"taints": [OUT_OF_SERVICE]}})
@@ -266,7 +266,7 @@ class Harness:
         assert await stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert stopped.kinds == []
         for run in (left, stopped):
-            assert f"it is unknown whether it still runs on {self.node}" in (
+            assert f"it is unknown whether it is still running on {self.node}" in (
                 run.task.cause or ""
             ), run.task.cause
 

@@ -303,7 +303,7 @@ def test_hooks_and_caps_that_answer_nonsense() -> None:
         ([1], "a list is not allowed"),
         ({"x": object()}, "not JSON serializable"),
         ({"x": "y" * 70_000}, "bytes of JSON are too many"),
-        ({1: "x"}, "all names must be texts"),
+        ({1: "x"}, "all names must be strings"),
         ({"x": float("nan")}, "self.state"),
     ],
 )

@@ -102,7 +102,7 @@ async def test_nothing_is_left_in_temporal_and_in_archives(real_testbed: Workflo
     assert row.deletion["gone"].keys() >= {
         "archives",
         "Temporal histories",
-        "texts in task_history",
+        "strings in task_history",
     }
     assert (row.deletion["left"], row.deletion_ended_at is not None) == ({}, True)
 

@@ -45,7 +45,7 @@ def access(
 ) -> None:
     """List what people and tokens did, and what was refused, newest first.
 
-    Needs a token of the role admin.
+    Needs a token with the admin role.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def list_tokens() -> None:
 def revoke(name: Name, /, *, by: By = None) -> None:
     """Revoke a token.
 
-    Gateways refuse it after about two seconds, and end its streams and logins.
+    Gateways refuse it after about two seconds, and end its streams and sessions.
     """
     with _store() as store:
         row = _document(store.tokens.revoke_token(name, by or user()))

@@ -95,7 +95,7 @@ def _awaited(gateway: Gateway, audit_id: str) -> Document:
     raise CommandFailed(
         Exit.GAVE_UP_WAITING,
         f"audit {audit_id} has not ended yet",
-        f"no report within {span(limit)}; a worker of the role audit must make it",
+        f"no report within {span(limit)}; a worker with the audit role must make it",
         "check with crawlctl doctor that such a worker runs, then repeat crawlctl audit",
     )
 

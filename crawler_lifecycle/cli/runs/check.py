@@ -280,7 +280,7 @@ class Trial:
             and code in (0, 11)
         ):
             return Line("stop", "ok", f"cancelled with exit {code}, {after} after the stop")
-        text = seen.cause if seen.ended else f"it still executes {after} after the stop"
+        text = seen.cause if seen.ended else f"it is still executing {after} after the stop"
         fix = (
             f"on {self._entry['stop_signal']} save what is needed, and end with exit 0 or 11 in "
             f"{self._grace_s:g} s"

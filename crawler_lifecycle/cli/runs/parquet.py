@@ -14,7 +14,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, fields_of, read_head, utf8
 from crawler_lifecycle.domain.items import as_text, plain
 
-#: The maximum number of rows and cells in a group, and of characters in its texts.
+#: The maximum number of rows and cells in a group, and of characters in its strings.
 ROWS = 20_000
 CELLS = 1_000_000
 CHARS = 8 * 1024 * 1024

@@ -223,7 +223,7 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
     except UnicodeDecodeError as error:
         raise WrongUsage(f"{option} {file} cannot be read", why=str(error)) from None
     found = []
-    # ``splitlines`` would also split at characters that JSON texts may contain.
+    # ``splitlines`` would also split at characters that JSON strings may contain.
     for n, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -234,7 +234,7 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
         if not isinstance(args, dict) or not all(
             isinstance(value, Scalar) for value in args.values()
         ):
-            raise WrongUsage(f"{file}:{n} is not an object of texts and numbers", _EXAMPLE)
+            raise WrongUsage(f"{file}:{n} is not an object of strings and numbers", _EXAMPLE)
         found.append({"args": args})
     if not found:
         raise WrongUsage(f"{option} {file} has no tasks", _EXAMPLE)

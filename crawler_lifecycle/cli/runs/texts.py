@@ -1,4 +1,4 @@
-"""Human-readable texts about runs, tasks and crawlers."""
+"""Human-readable text about runs, tasks and crawlers."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ class Stack:
         if crawls := processes.of_folder(self.layout.cluster_dir):
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
-                f"crawls of {self.state_dir} still run (processes "
+                f"crawls of {self.state_dir} are still running (processes "
                 f"{', '.join(map(str, crawls[:5]))})",
                 "a new stack would have no record of them",
                 "crawlctl dev --kill of the version that started them, or kill the processes",

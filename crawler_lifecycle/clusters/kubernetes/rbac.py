@@ -79,7 +79,7 @@ ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),
 }
 
-#: Service account -> its role. Accounts that are not listed have no rights on the cluster.
+#: Service account -> its role. Accounts that are not listed have no permissions on the cluster.
 COMPONENTS: Mapping[str, str] = {
     "scheduler": "crawl-deployer",
     "worker-cluster": "crawl-looker",
@@ -143,7 +143,7 @@ def missing(api: Api, rights: Iterable[Right], user: str | None = None) -> set[R
     """Return the rights that ``user`` lacks in the namespace of the crawls; if ``user`` is
     ``None``, return the rights that we lack.
 
-    Raises ``ApiError``, with status 403 when we have no right to check other users.
+    Raises ``ApiError``, with status 403 when we are not permitted to check other users.
     """
     wanted = sorted(set(rights))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="rights") as threads:

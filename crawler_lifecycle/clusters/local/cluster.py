@@ -453,7 +453,7 @@ def _rounds(folder: TaskFolder) -> Iterator[bool]:
         yield waited > SUPERVISOR_SECONDS
         time.sleep(0.02)
     raise ClusterUnavailable(
-        f"a process of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}"
+        f"a process of the task is still running after {KILL_SECONDS:g} s of SIGKILL: {folder.path}"
     )
 
 

@@ -203,7 +203,7 @@ class Reading:
         """Return the observation of an end, from ``report`` or else from the supervisor's record in
         the folder.
 
-        ``source`` is the file that contains the data, for texts about problems.
+        ``source`` is the file that contains the data, for messages about problems.
         """
         data = report or self._folder.read(files.END) or {}
         summary = self._folder.read(files.SUMMARY) or {}

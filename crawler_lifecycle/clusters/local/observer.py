@@ -70,7 +70,7 @@ class LocalObserver:
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
-        self._health = ObserverHealth(False, "the observer does not watch now")
+        self._health = ObserverHealth(False, "the observer is not watching now")
 
     def health(self) -> ObserverHealth:
         return self._health
@@ -102,7 +102,7 @@ class LocalObserver:
             with held:
                 loop.run_in_thread(turn, over)
         finally:
-            self._health = ObserverHealth(False, "the observer does not watch now")
+            self._health = ObserverHealth(False, "the observer is not watching now")
 
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of living tasks (see the port).

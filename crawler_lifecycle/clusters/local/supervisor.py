@@ -335,7 +335,7 @@ class Supervisor:
                     os.kill(pid, signal.SIGTERM)
             if forced_at is not None and time.monotonic() >= forced_at:
                 self._message = (
-                    f"It was killed because it still ran {self._grace():g} s after the stop"
+                    f"It was killed because it was still running {self._grace():g} s after the stop"
                 )
                 self._kill_group(pid)
             self._watch_memory(pid)

@@ -35,8 +35,8 @@ _SOURCES = {
     "bytes": ("downloader/response_bytes",),
 }
 _SECONDS = 1.0
-#: Statistics whose names begin with one of these texts come first. All others follow by name, up to
-#: the limit.
+#: Statistics whose names begin with one of these prefixes come first. All others follow by name,
+#: up to the limit.
 _FIRST = (
     "item_scraped_count",
     "response_received_count",

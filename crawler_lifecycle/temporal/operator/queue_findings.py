@@ -89,7 +89,7 @@ def _nobody(queue: Queue, role: str, what: str, waiting: str, gone: float | None
     seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
     if queue.name not in _SELDOM:
         return QueueFinding("bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
-    text = f"no worker of the role {role} polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
+    text = f"no worker with the {role} role polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
     return QueueFinding(
         "bad" if queue.backlog or gone is not None else "warn", text, _SELDOM[queue.name]
     )

@@ -152,7 +152,7 @@ def test_a_file_replaced_by_a_link_between_poll_and_open(
     assert files == {"e": b"e"}
     assert "cannot be opened" in _skipped(manifest)["a"]
     assert "vanished" in _skipped(manifest)["b"]
-    assert _skipped(manifest)["c"] == _skipped(manifest)["d"] == "replaced while it was read"
+    assert _skipped(manifest)["c"] == _skipped(manifest)["d"] == "replaced while it was being read"
     assert _open_below(folder.parent) == []
 
 

@@ -55,7 +55,7 @@ def test_an_audit_that_nobody_carries_out_is_given_up(
     )
     result = crawlctl("audit", "--timeout", "0.01s")
     assert result.code == 7
-    assert "role audit" in result.err
+    assert "audit role" in result.err
 
 
 @pytest.mark.parametrize(("option", "unknown"), [("--adopt", "adopt"), ("--end-unknown", "end")])

@@ -73,7 +73,7 @@ def look_for(api: FakeApiServer, services: str) -> list[Line]:
 
 def test_the_rights_of_each_account_are_asked_for(api: FakeApiServer) -> None:
     assert [one.text for one in look_for(api, "fleet-a")] == [
-        "every service account of fleet-a has its rights in crawls"
+        "every service account of fleet-a has its permissions in crawls"
     ]
     asked = [r.body["spec"] for r in api.requests if r.path.endswith("/subjectaccessreviews")]
     assert {one["user"] for one in asked} == {
@@ -95,7 +95,7 @@ def test_who_may_not_ask_for_the_rights_of_others_hears_it_and_its_own(api: Fake
     api.deny("create", "subjectaccessreviews")
     lines = look_for(api, "fleet-a")
     assert [one.level for one in lines] == ["warn", "ok"]
-    assert "may check only its own rights" in lines[0].text
+    assert "can check only its own permissions" in lines[0].text
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_component_asks_for_its_own_rights_only(api: FakeApiServer) -> None:
     api.faults.add("POST", "selfsubjectreviews", Garbage(me), times=None)
     api.deny("delete", "jobs")
     assert of(look(api), "rights") == [
-        ("ok", "gateway has its rights, checked as system:serviceaccount:x:gateway")
+        ("ok", "gateway has its permissions, checked as system:serviceaccount:x:gateway")
     ]
     api.deny("get", "pods/log")
     ((level, text),) = of(look(api), "rights")
@@ -321,5 +321,5 @@ def test_a_component_is_known_by_the_name_of_its_pod(
 def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:
     api.faults.add("POST", "selfsubjectreviews", Answer(404), times=None)
     assert of(look(api), "rights") == [
-        ("ok", "every component has its rights, checked as an unknown account")
+        ("ok", "every component has its permissions, checked as an unknown account")
     ]

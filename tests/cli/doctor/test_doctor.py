@@ -535,7 +535,7 @@ def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None
 
 def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
     line = temporal.queue_line(Queue(names.QUEUE_USER_CODE, "activities", []))
-    assert (line.level, line.text.startswith("no worker of the role user-code")) == ("warn", True)
+    assert (line.level, line.text.startswith("no worker with the user-code role")) == ("warn", True)
     assert "LIFECYCLE_USER_CODE__MODULES" in str(line.fix)
     waits = temporal.queue_line(
         Queue(names.QUEUE_USER_CODE, "activities", [], backlog=2, backlog_age_s=70.0)

@@ -78,7 +78,7 @@ def test_after_the_grace_it_is_forced_with_everything_it_started(fixture: Fixtur
     fixture.cluster.stop(run_ref(RUN), fixture.ref())
     seen = fixture.until_on_file()
     assert how(seen) == (137, 9, None)
-    assert seen.end.message == "It was killed because it still ran 0.5 s after the stop"
+    assert seen.end.message == "It was killed because it was still running 0.5 s after the stop"
     assert not hidden.alive()
 
 

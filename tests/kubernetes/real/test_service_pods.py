@@ -177,7 +177,7 @@ def test_the_doctor_finds_nothing_wrong_in_any_pod(
                 text = next(line["text"] for line in report["checks"] if line["check"] == "rights")
                 assert (
                     text
-                    == f"{component} has its rights, checked as system:serviceaccount:{SERVICES}:{component}"
+                    == f"{component} has its permissions, checked as system:serviceaccount:{SERVICES}:{component}"
                 )
 
 

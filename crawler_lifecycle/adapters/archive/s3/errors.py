@@ -1,4 +1,4 @@
-"""Texts for errors from S3: code, message and fix. The texts contain no secrets."""
+"""Descriptions of errors from S3: code, message and fix. They contain no secrets."""
 
 from __future__ import annotations
 

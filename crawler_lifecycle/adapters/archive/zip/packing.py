@@ -242,7 +242,7 @@ class _Packer:
                     defect = f"only its beginning: {error.strerror}"
                     break
         if size < found.size and defect is None:
-            defect = "only its beginning: it shrank while it was read"
+            defect = "contains only its beginning: the file shrank while it was being read"
         self.pace.files += 1
         entry = {
             "name": path,

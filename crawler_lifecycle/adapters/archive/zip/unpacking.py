@@ -155,11 +155,13 @@ class _Stream:
                 else self._inflate.unconsumed_tail or next(self._pieces, None)
             )
             if piece is None:
-                raise FilesMissing("its bundle ends too early: only the beginning is here")
+                raise FilesMissing("its bundle ends too early: it contains only the beginning")
             try:
                 data = self._inflate.decompress(piece, _OUTPUT)
             except zlib.error:
-                raise FilesMissing("its bundle is damaged: only the beginning is here") from None
+                raise FilesMissing(
+                    "its bundle is damaged: it contains only the beginning"
+                ) from None
             if data:
                 return data
 
@@ -258,5 +260,5 @@ def _parsed(block: bytes) -> tarfile.TarInfo:
         if header.size < 0:
             raise tarfile.HeaderError("size")
     except tarfile.HeaderError:
-        raise FilesMissing("its bundle is damaged: only the beginning is here") from None
+        raise FilesMissing("its bundle is damaged: it contains only the beginning") from None
     return header

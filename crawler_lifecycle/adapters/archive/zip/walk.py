@@ -240,7 +240,7 @@ class Walk:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 os.close(fd)
-                raise Unreadable("replaced while it was read")
+                raise Unreadable("replaced while it was being read")
             # Unbuffered, because the packer reads large blocks, and buffering would copy the data
             # twice.
             with os.fdopen(fd, "rb", buffering=0) as file:
@@ -267,7 +267,7 @@ def reading() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise Unreadable("vanished while the archive was written") from None
+        raise Unreadable("vanished while the archive was being written") from None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise

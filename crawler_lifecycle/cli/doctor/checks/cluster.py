@@ -86,7 +86,7 @@ def _namespace(api: Api) -> Line:
 
 
 def _unreadable(api: Api) -> Line:
-    """Return the finding about a namespace that we have no right to read.
+    """Return the finding about a namespace that we are not permitted to read.
 
     Some components do not need this right.
     """
@@ -95,7 +95,7 @@ def _unreadable(api: Api) -> Line:
     mine = rbac.component(rbac.who_am_i(api))
     text = f"this account may not read {api.namespace!r}, so it was not checked"
     if mine is not None and rbac.Right("get", "namespaces") not in rbac.granted(mine):
-        return ok("namespace", f"{text}; {mine} does not need this right")
+        return ok("namespace", f"{text}; {mine} does not need this permission")
     return warn("namespace", text, APPLY)
 
 
@@ -118,7 +118,7 @@ def _rights(api: Api) -> list[Line]:
             f"{me or 'this account'}"
         )
         lines += _lacking(api, who, role, lacking)
-    whom = "every component has its rights" if mine is None else f"{mine} has its rights"
+    whom = "every component has its permissions" if mine is None else f"{mine} has its permissions"
     return lines or [ok("rights", f"{whom}, checked as {me or 'an unknown account'}")]
 
 
@@ -139,11 +139,11 @@ def _rights_of_accounts(api: Api, services: str) -> list[Line]:
                 "run this as an administrator, or in the pod of each component: kubectl exec … "
                 "-- crawlctl doctor"
             )
-            text = "this account may check only its own rights, not those of other accounts"
+            text = "this account can check only its own permissions, not those of other accounts"
             return [warn("rights", text, fix), *_rights(api)]
         lines += _lacking(api, user, role, lacking)
     return lines or [
-        ok("rights", f"every service account of {services} has its rights in {api.namespace}")
+        ok("rights", f"every service account of {services} has its permissions in {api.namespace}")
     ]
 
 

@@ -64,7 +64,7 @@ async def _namespace(server: Server) -> Line:
     except TemporalRefused as error:
         if error.forbidden:
             return warn(
-                "namespace", f"this account may not describe {name!r}", "ask for this right"
+                "namespace", f"this account may not describe {name!r}", "ask for this permission"
             )
         fix = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
         return bad("namespace", f"{name!r}: {error}", fix)
@@ -88,7 +88,7 @@ async def _search_attributes(server: Server, fix: bool) -> Line:
             added = await server.register_search_attributes()
             problem = attributes_problem(await server.search_attributes(), command)
     except TemporalUnavailable as error:
-        advice = f"ask a person with more rights to run: {command}"
+        advice = f"ask somebody with more permissions to run: {command}"
         return warn("search attrs", f"they cannot be listed or registered: {error}", advice)
     done = f"; registered {', '.join(added)}" if added else ""
     return problem or ok("search attrs", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")

@@ -234,7 +234,7 @@ def unreadable(
 ) -> Unreadable:
     """Return the error for an answer that cannot be used."""
     subject = f": {asked.gesture}" if asked else ""
-    text = f"the answer of the Kubernetes API cannot be used{subject}: {what}"
+    text = f"the answer from the Kubernetes API cannot be used{subject}: {what}"
     return kind(text, effect_unknown=asked is not None and asked.writes)
 
 

@@ -96,7 +96,7 @@ class PodLogs:
             return self._part(pod, after, limit, over)
         # Its node has no log (any more), or the pod has disappeared in the meantime.
         except (NotFound, RequestRefused) as error:
-            if error.status == 403:  # we have no right to read the log, which may still exist
+            if error.status == 403:  # we are not permitted to read the log, which may still exist
                 raise
             return LogPart(b"", 0, True) if over else None
 

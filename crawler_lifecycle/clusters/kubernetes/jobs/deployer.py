@@ -158,8 +158,8 @@ class KubernetesDeployer:
     def _known(self, deployment: Deployment, tries: Mapping[int, int]) -> dict[int, Job]:
         """List the run's existing Jobs of these tries (attempt by index) in one call.
 
-        Each read by name would take two calls. Return an empty result if we have no right to list
-        Jobs; then each Job is found by name. Raises ``ApiError``.
+        Each read by name would take two calls. Return an empty result if we may not list Jobs;
+        then each Job is found by name. Raises ``ApiError``.
         """
         if not tries:
             return {}
@@ -329,13 +329,13 @@ class KubernetesDeployer:
         if settled:
             raise _TaskAnswer(
                 "refused",
-                f"a Job {meta.name} exists already, and its end was recorded: it belongs to "
+                f"a Job {meta.name} already exists, and its end was recorded: it belongs to "
                 "another database that uses "
                 "this namespace; delete its Jobs, or use another namespace",
             )
         raise _TaskAnswer(
             "refused",
-            f"a Job {meta.name} exists already and is not ours: it differs in "
+            f"a Job {meta.name} already exists and is not ours: it differs in "
             f"{', '.join(differs)}; delete it, or "
             "use another namespace for each installation",
         )

@@ -66,7 +66,7 @@ class ObjectState(NamedTuple):
 
 
 def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> ObjectState:
-    """Return an ``ObjectState`` that shares its texts with all other states, to save memory."""
+    """Return an ``ObjectState`` that shares its strings with all other states, to save memory."""
     return ObjectState(key, sys.intern(stage), sys.intern(marks), job)
 
 

@@ -7,7 +7,7 @@ gone only when we read its own namespace, or when that namespace no longer exist
 
 If a namespace has the recorded name but a different uid, it was deleted and created again, or it is
 in another cluster. The uid of the namespace ``kube-system``, which cannot be deleted, identifies
-the cluster; OpenTelemetry's ``k8s.cluster.uid`` has the same value. If we have no right to read
+the cluster; OpenTelemetry's ``k8s.cluster.uid`` has the same value. If we are not permitted to read
 ``kube-system``, a person must confirm by an annotation that the recorded namespace is gone.
 """
 
@@ -43,7 +43,7 @@ def read_namespace(api: Api, name: str | None = None) -> Namespace:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceIdentity:
-    """The identity of a namespace with tasks. A field that we have no right to read is ``None``."""
+    """The identity of a namespace with tasks. A field that we may not read is ``None``."""
 
     name: str
     uid: str | None = None
@@ -160,9 +160,8 @@ class CurrentNamespace:
         except RequestRefused as error:
             raise ClusterUnavailable(
                 f"tasks that are missing in namespace {self._api.namespace} cannot be proved to be "
-                "gone, because we "
-                "have no right to read this namespace; grant the right to get it (see the roles "
-                f"in deploy/): {error}"
+                "gone, because we are not permitted to read this namespace; grant permission to "
+                f"get it (see the roles in deploy/): {error}"
             ) from error
         same_name = place.name == self._api.namespace
         if found is not None and same_name and place.uid in (None, found.metadata.uid):

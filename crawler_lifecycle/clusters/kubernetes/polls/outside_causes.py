@@ -143,7 +143,7 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
         unproved = last.done is None and mark.reason in _GIVEN_UP and pod.spec.node_name
         return (
             kind,
-            f"{words}; it is unknown whether it still runs on {pod.spec.node_name}"
+            f"{words}; it is unknown whether it is still running on {pod.spec.node_name}"
             if unproved
             else words,
         )

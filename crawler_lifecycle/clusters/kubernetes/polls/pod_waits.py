@@ -87,7 +87,7 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
             else ""
         )
         return (
-            "The Job is being deleted since "
+            "The Job has been terminating since "
             f"{clock(job.metadata.deletion_timestamp, now)}{keeps}; it has no pod"
         )
     if job.spec.suspend:
@@ -106,7 +106,7 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
         if late and job.condition("Suspended") is None:
             return (
                 f"No controller has handled the Job{since}: check that the cluster's controller "
-                "manager runs"
+                "manager is running"
             )
         return "Waiting for the Job controller"
     if late:
@@ -181,7 +181,7 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
         if created is not None and now - created > TAKEN_UP:
             return (
                 f"No scheduler has handled the pod since {clock(created, now)}: check that the "
-                "scheduler runs"
+                "scheduler is running"
             )
         return "Waiting for the scheduler"
     said = re.sub(r"\.? *(no new claims to deallocate, *)?preemption: .*", "", found.message or "")
@@ -297,7 +297,7 @@ def _silent(pod: Pod, now: datetime) -> str | None:
         return None
     since = ready.last_transition_time if ready is not None else None
     when = f" since {clock(since, now)}" if since is not None else ""
-    return f"Node {pod.spec.node_name} has not answered{when}; the crawl may still run"
+    return f"Node {pod.spec.node_name} has not answered{when}; the crawl may still be running"
 
 
 def _marked(pod: Pod, now: datetime) -> str | None:
@@ -331,7 +331,7 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
         own = pod.spec.termination_grace_period_seconds
         unless = f", or by {clock(kept, now)} if its node had already begun its grace of {own} s"
     return (
-        f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the "
+        f"The pod has been shutting down since {clock(asked, now)}, by {clock(over, now)} at the "
         f"latest{unless}{cause}"
     )
 

@@ -191,7 +191,9 @@ def _missing(job: Job, now: datetime) -> str | None:
         return None
     priority = job.metadata.labels.get(labels.QUEUE_PRIORITY)
     there = f", and that the WorkloadPriorityClass {priority} exists" if priority else ""
-    return f"Kueue has created no Workload for it: check that Kueue runs and manages Jobs{there}"
+    return (
+        f"Kueue has created no Workload for it: check that Kueue is running and manages Jobs{there}"
+    )
 
 
 def _why(workload: Workload, now: datetime) -> str:

@@ -8,7 +8,7 @@ fields before the cut count. Without a summary, the message may be the end of th
 
 We cannot read a file inside a pod. So the runner also prints a line ``{"crawl_progress": {…}}``
 every 30 s and at the end, and ``{"crawl_stats": {…}}`` before the last one. The crawler may print
-other text around these lines, even on the same line. We trust none of these texts: values of the
+other text around these lines, even on the same line. We trust none of this text: values of the
 wrong type are left out.
 """
 
@@ -136,7 +136,7 @@ def read_summary(text: str | None) -> Summary:
     )
 
 
-@lru_cache(256)  # the pods of a run have the same texts
+@lru_cache(256)  # the pods of a run have the same messages
 def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
     """Return the text as one line of at most ``limit`` characters, without a final full stop;
     ``None`` if empty.

@@ -445,7 +445,7 @@ def test_a_crawler_that_ended_before_its_node_was_given_up_ended_well_although_i
         finished = pod(done(end, 0, word("finished", 0, told=False)), mark(64, by))
         assert ("although its pod failed" in ending(job(), finished).cause) is failed
     lost = pod({"running": {"startedAt": at(0)}}, mark(64, by), meta=deleted(64, 0), runner=False)
-    assert "it is unknown whether it still runs" in ending(job(runner=False), lost).cause
+    assert "it is unknown whether it is still running" in ending(job(runner=False), lost).cause
 
 
 # --- containers that their node starts again (Kubernetes 1.34 on)

@@ -155,7 +155,7 @@ def test_without_kueue_and_without_a_workload(harness: Harness) -> None:
     kueue(harness)
     assert harness.see().reason == HELD, "it may come yet"
     harness.later += harness.later.resolution * 61_000_000
-    fix = "check that Kueue runs and manages Jobs, and that the WorkloadPriorityClass urgent exists"
+    fix = "check that Kueue is running and manages Jobs, and that the WorkloadPriorityClass urgent exists"
     assert harness.see().reason == f"{HELD}: Kueue has created no Workload for it: {fix}"
 
 
