@@ -223,7 +223,7 @@ def test_without_the_right_to_read_the_namespace_nothing_is_gone_and_all_else_go
     assert seen(harness, task).phase is Phase.EXECUTING
     harness.server.delete_behind(harness.name())
     with pytest.raises(
-        ClusterUnavailable, match=r"cannot be proved to be gone.*grant the right"
+        ClusterUnavailable, match=r"cannot be proved to be gone.*grant permission"
     ) as raised:
         harness.poll(task)
     assert "needs permission to get namespaces crawls" in str(raised.value)
