@@ -142,22 +142,28 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RecentRun:
-    """The result and the counters of one of a crawler's last runs."""
+class ShortRun:
+    """The result of a run."""
 
     run_id: int
     crawler: str
     status: str
     outcome: str | None
+    items: int | None
+    ended_by: str | None
+    lacks: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRun(ShortRun):
+    """The result, the times and the counters of a run."""
+
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
     pages: int | None
-    items: int | None
     errors: int | None
     attempt: int = 1
-    ended_by: str | None = None
-    lacks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.polls import Correction, Details, LiveCounters, Poll
-from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
+from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, RecentRun, TaskRecord
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.runs.tables import run_history, task_history
@@ -129,7 +129,6 @@ MAY = {
         "scan",
         "run_history",
     ): "the newest runs are counted in the order of the key, at most 10,001",
-    ("crawler_names", "scan", "run_history"): "SQLite reads an index, once in ten seconds",
     **{
         (
             "known_values",
@@ -143,11 +142,6 @@ MAY = {
         "temporary",
         "later",
     ): "MariaDB makes it or not, by its estimate, for one page",
-    (
-        "runs_between",
-        "temporary",
-        "run_history",
-    ): "the runs of an hour are counted by their end, for all who poll",
     (
         "ends_of",
         "temporary",
@@ -571,7 +565,7 @@ def readers(store: Store, filled: Filled) -> None:
     searching(store, filled)
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
-    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20, RecentRun)
     overviews(store, filled)
     store.tasks.list_tasks(run_id)
     store.tasks.list_tasks(
@@ -666,10 +660,10 @@ def searching(store: Store, filled: Filled) -> None:
 def overviews(store: Store, filled: Filled) -> None:
     """What the overview and the page of a crawler ask for."""
     lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
-    store.runs.runs_between(lately, lately + timedelta(hours=1))
+    store.runs.runs_since(lately)
     store.runs.ends_of("crawler-7", lately, 8)
     store.runs.live_runs(1_000)
-    store.runs.crawler_names(1_000)
+    store.runs.newest_runs(1_000)
     store.runs.good_shares([f"crawler-{n}" for n in range(50)], lately)
     store.runs.brief_runs(50, crawler="crawler-7")
     store.schedules.latest_due()
@@ -688,7 +682,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.runs.get_run(run_id)
     store.runs.find_run("filled-77")
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
-    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20, RecentRun)
     overviews(store, filled)
     store.runs.properties(run_id)
     store.tasks.recorded_tasks([(run_id, n, 1) for n in range(100)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -14,28 +14,22 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.plurals import count
-from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
-from crawler_lifecycle.ports.runs import CRAWLERS_MAX, LiveRuns, RecentRun
-from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.ports.runs import LiveRuns, ShortRun
 from crawler_lifecycle.store.store import Store
 
 from .crawlers import Crawlers
 
-#: Seconds for which the state is reused, and the names of crawlers.
+#: Seconds for which the state is reused.
 FRESH_S = 5.0
-NAMES_S = 10.0
 #: The most crawlers, open incidents, and live runs of a status that are read.
 NAMES_MAX = 100_000
 INCIDENTS_MAX = 5_000
 LIVE_MAX = 10_000
-#: Hours that are counted, the present one included.
-HOURS = 24
-HOUR = timedelta(hours=1)
-#: How late a run may appear in the list of an hour.
-LATE = timedelta(minutes=10)
+#: The time in which runs are counted, which begins at a full hour: 24 hours with the present one.
+DAY = timedelta(hours=23)
 _WAITS_FOR = {
     Wait.CLUSTER: "an answer of the cluster",
     Wait.SCHEDULER: "the scheduler service",
@@ -85,7 +79,7 @@ def crawler_state(
     name: str,
     incidents: Iterable[IncidentRow],
     live: Iterable[LiveRuns],
-    newest: RecentRun | None,
+    newest: ShortRun | None,
     *,
     in_catalogue: bool,
 ) -> FleetCrawler:
@@ -151,13 +145,9 @@ class Fleet:
     store: Store
     crawlers: Crawlers
     clock: Clock
-    _days: dict[str | None, RunsOfDay] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._kept = TtlCache(self._ask, FRESH_S)
-        self._names = TtlCache(
-            lambda: run_in_threadpool(self.store.runs.crawler_names, NAMES_MAX), NAMES_S
-        )
 
     async def read(self) -> FleetReport:
         """Return the report. Raises ``StoreUnavailable``."""
@@ -165,25 +155,23 @@ class Fleet:
 
     async def _ask(self) -> FleetReport:
         known, away = await self.crawlers.last()
-        names = sorted({*known, *await self._names.own.read()})
-        return await run_in_threadpool(self._read, names, known, away)
-
-    def _read(self, names: Sequence[str], known: Collection[str], away: str | None) -> FleetReport:
         now = self.clock()
+        return await run_in_threadpool(self._read, now, known, away)
+
+    def _read(self, now: datetime, known: Collection[str], away: str | None) -> FleetReport:
         runs = self.store.runs
         incidents = self.store.incidents.open_incidents(INCIDENTS_MAX)
         live = runs.live_runs(LIVE_MAX)
-        newest = {run.crawler: run for run in last_runs(runs, names, 1)}
+        newest = {run.crawler: run for run in runs.newest_runs(NAMES_MAX)}
         of_crawler = _grouped(incidents, live)
         found = []
-        for name in names:
+        for name in sorted({*known, *newest}):
             about = of_crawler.get(name, ([], []))
             found.append(crawler_state(name, *about, newest.get(name), in_catalogue=name in known))
         found.sort(key=lambda crawler: (_rank(crawler.state), crawler.since or now, crawler.name))
-        day = self._days.setdefault(only(), RunsOfDay(runs))
-        day_from, counts = day.read(now)
+        day_from = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - DAY
         total = sum(line.runs for line in live)
-        return FleetReport(found, incidents, total, counts, day_from, away, now)
+        return FleetReport(found, incidents, total, runs.runs_since(day_from), day_from, away, now)
 
 
 def _grouped(
@@ -197,41 +185,3 @@ def _grouped(
     for line in live:
         found.setdefault(line.crawler, ([], []))[1].append(line)
     return found
-
-
-def last_runs(runs: RunReader, names: Sequence[str], each: int) -> list[RecentRun]:
-    """Return the last runs of each of these crawlers, the newest first for each."""
-    parts = range(0, len(names), CRAWLERS_MAX)
-    return [run for n in parts for run in runs.recent_runs(names[n : n + CRAWLERS_MAX], each)]
-
-
-@dataclass(eq=False)
-class RunsOfDay:
-    """Counts the runs of the last 24 hours.
-
-    An hour that is over, and whose runs have all ended, changes only when somebody resumes one of
-    them. Each time, only one such hour is counted again, in turn: to count all runs of a day would
-    cost a database too much.
-    """
-
-    runs: RunReader
-    #: The hours, the one that was counted longest ago first, each with its time of counting.
-    _hours: dict[datetime, tuple[datetime, Counter[str]]] = field(default_factory=dict)
-
-    def read(self, at: datetime) -> tuple[datetime, Counter[str]]:
-        """Return the beginning of the first hour, and the numbers of all hours."""
-        now = at.astimezone(UTC)
-        since = now.replace(minute=0, second=0, microsecond=0) - HOUR * (HOURS - 1)
-        hours = [since + HOUR * n for n in range(HOURS)]
-        # The clocks of hosts differ: a run may appear late in an hour that is over.
-        over = [
-            (begin, (counted_at, counts))
-            for begin, (counted_at, counts) in self._hours.items()
-            if counted_at >= begin + HOUR + LATE and not counts["open"] and begin in hours
-        ]
-        kept = dict(over[1:])
-        for begin in hours:
-            if begin not in kept:
-                kept[begin] = (now, self.runs.runs_between(begin, begin + HOUR))
-        self._hours = kept
-        return since, sum((counts for _, counts in kept.values()), Counter())

@@ -136,7 +136,7 @@ class RecentRuns:
         now = self.clock()
         asked = known[:CRAWLERS_MAX]
         found: dict[str, list[RecentRun]] = {name: [] for name in asked}
-        for one in await run_in_threadpool(self.runs.recent_runs, asked, EACH):
+        for one in await run_in_threadpool(self.runs.recent_runs, asked, EACH, RecentRun):
             found[one.crawler].append(one)
         rows = [CrawlerRuns(name, runs, brought_less(runs)) for name, runs in found.items()]
         return AllCrawlerRuns(rows, len(known) - len(asked), now)

@@ -31,7 +31,6 @@ from crawler_lifecycle.gateway.runs.fleet import (
     Fleet,
     FleetCrawler,
     FleetReport,
-    last_runs,
 )
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.gateway.ui.parts.charts import bar_paths
@@ -39,7 +38,7 @@ from crawler_lifecycle.gateway.ui.parts.choosing import LIVE
 from crawler_lifecycle.gateway.ui.parts.forms import query_of
 from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer, number, query
 from crawler_lifecycle.gateway.ui.runs.commands import PageFilters
-from crawler_lifecycle.ports.runs import RecentRun
+from crawler_lifecycle.ports.runs import ShortRun
 from crawler_lifecycle.store.store import Store
 
 #: Crawlers on one page, and the last runs and the days of each that are shown.
@@ -124,8 +123,8 @@ def incident_line(row: IncidentRow) -> IncidentLine:
 def crawler_lines(store: Store, found: Sequence[FleetCrawler], now: datetime) -> list[CrawlerLine]:
     """Return the rows of these crawlers. Blocks."""
     names = [crawler.name for crawler in found]
-    runs: dict[str, list[RecentRun]] = {name: [] for name in names}
-    for run in last_runs(store.runs, names, EACH):
+    runs: dict[str, list[ShortRun]] = {name: [] for name in names}
+    for run in store.runs.recent_runs(names, EACH, ShortRun):
         runs[run.crawler].append(run)
     good = store.runs.good_shares(names, now - timedelta(days=DAYS))
     lines = []

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, null, select, union_all
+from sqlalchemy import and_, func, literal, null, select, union_all
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.ended_by import EndedBy
@@ -94,6 +94,34 @@ class RunCounts(StorePart):
                 ):
                     found.append(LiveRuns(crawler, kind and Wait(kind), pool, runs))
         return found
+
+    def runs_since(self, since: datetime) -> Counter[str]:
+        """Count the runs created since ``since`` as ``completed``, ``stopped`` by a person,
+        ``failed`` or ``open``.
+
+        As in ``ends_of``, most are counted by their numbers in an index.
+        """
+        r = run_history.c
+        words = {RunStatus.COMPLETED.value: "completed", RunStatus.FAILED.value: "failed"}
+        found = Counter[str]()
+        with self._db.reading() as conn:
+            last = last_before(conn, since)
+            first = first_after(conn, since)
+            far = [r.run_id >= first, *seen(run_history, leads=True)]
+            near = [r.run_id > last, r.run_id < first, r.created_at >= since, *seen(run_history)]
+            by_person = [r.status == RunStatus.FAILED, r.ended_by == EndedBy.PERSON]
+            kinds = {word: [r.status == status] for status, word in words.items()}
+            counted = [("stopped", by_person), *kinds.items()]
+            counted += [("open", [r.status == status]) for status in LIVE_RUNS]
+            parts = [
+                _hinted(select(literal(word), func.count(r.run_id)).where(*kind, *those))
+                for word, kind in counted
+                for those in (far, near)
+            ]
+            for word, runs in conn.execute(union_all(*parts)):
+                found[word] += runs
+        found["failed"] -= found["stopped"]
+        return +found
 
     def good_shares(self, crawlers: Collection[str], since: datetime) -> dict[str, float]:
         """Return for each of these crawlers the share of its runs since ``since`` that completed.

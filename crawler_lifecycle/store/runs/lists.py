@@ -18,7 +18,6 @@ cases need more work:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -32,18 +31,16 @@ from sqlalchemy import (
     case,
     exists,
     false,
-    func,
     null,
     or_,
     select,
-    union_all,
 )
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
-from crawler_lifecycle.ports.runs import RecentRun, RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.base.search import in_statuses, newest
 
@@ -130,47 +127,6 @@ def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any
         run_history.c.run_id, page_of(filters, times_of(conn, filters), limit), limit, *columns
     )
     return conn.execute(query).mappings().all()
-
-
-def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
-    """Return the newest ``each`` runs of each crawler, the newest first, omitting their
-    requests.
-    """
-    if not crawlers:
-        return []
-    r = run_history.c
-    newest = (
-        select(r.run_id).where(*seen(run_history, leads=True)).order_by(r.run_id.desc()).limit(each)
-    )
-    parts = [
-        newest.where(r.crawler == crawler).subquery(f"page_{n}")
-        for n, crawler in enumerate(crawlers)
-    ]
-    page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
-    columns = [r[name] for name in RecentRun.__dataclass_fields__]
-    query = select(*columns, r.stop_requested_at).join(page, page.c.run_id == r.run_id)
-    return sorted(conn.execute(query).mappings().all(), key=lambda row: -row["run_id"])
-
-
-def counted_between(conn: Connection, since: datetime, until: datetime) -> Counter[str]:
-    """Count the runs created from ``since`` to ``until`` as ``completed``, ``stopped`` by a person,
-    ``failed`` or ``open``.
-    """
-    r = run_history.c
-    ended = case(
-        (r.status == RunStatus.COMPLETED, "completed"),
-        (r.status != RunStatus.FAILED, "open"),
-        (r.ended_by == EndedBy.PERSON, "stopped"),
-        else_="failed",
-    )
-    those = (r.created_at >= since, r.created_at < until, *seen(run_history, leads=True))
-    each = select(ended.label("ended")).where(*those).subquery("each_run").c
-    return Counter(
-        {
-            row[0]: row[1]
-            for row in conn.execute(select(each.ended, func.count()).group_by(each.ended))
-        }
-    )
 
 
 #: The statuses of runs that can wait for something.

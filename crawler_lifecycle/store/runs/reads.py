@@ -4,12 +4,13 @@ wake-up.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Unpack
+from itertools import starmap
+from operator import attrgetter
+from typing import TypeVar, Unpack
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.clocks import not_ahead
@@ -21,9 +22,9 @@ from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import (
     CRAWLERS_MAX,
     BriefRun,
-    RecentRun,
     Resumption,
     RunRow,
+    ShortRun,
     TransitionRow,
 )
 from crawler_lifecycle.store.base.rows import made, seen
@@ -35,14 +36,13 @@ from .lists import (
     ATTENTION,
     RunFilters,
     RunQuery,
-    counted_between,
-    newest_of_each,
     newest_runs,
     page_of,
     runs_by_id,
     times_of,
 )
 from .live_counters import COUNTERS
+from .newest import newest_of_all, newest_of_each
 from .rows import load_request, run_row, whole_run
 from .search import VALUES, found
 from .tables import (
@@ -57,6 +57,8 @@ from .unit import RunPart, current_tasks, missing
 
 #: The maximum number of notes about resuming that are returned for one run.
 _NOTES_MAX = 10
+
+R = TypeVar("R", bound=ShortRun)
 
 
 class RunReader(RunCounts, RunPart):
@@ -171,37 +173,37 @@ class RunReader(RunCounts, RunPart):
             )
         return found
 
-    def runs_between(self, since: datetime, until: datetime) -> Counter[str]:
-        """Count the runs created from ``since`` to ``until`` as completed, failed, stopped and
-        open, by these four words.
+    def newest_runs(self, most: int) -> list[ShortRun]:
+        """Return the newest run of each crawler that has runs, for at most ``most`` crawlers, the
+        oldest run first. A crawler of several projects has one for each.
         """
         with self._db.reading() as conn:
-            return counted_between(conn, since, until)
+            return _runs_of(conn, ShortRun, newest_of_all(conn), most)
 
-    def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
+    def recent_runs(self, crawlers: Collection[str], each: int, kind: type[R]) -> list[R]:
         """Return the newest ``each`` runs of each of these crawlers, the newest first, with one
-        statement.
+        statement. ``kind`` is the class of the rows.
 
         Raises ``ValueError`` for more than ``CRAWLERS_MAX`` crawlers.
         """
-        wanted = sorted(set(crawlers))
+        wanted = set(crawlers)
         if len(wanted) > CRAWLERS_MAX:
             raise ValueError(
                 f"crawlers: {len(wanted)} crawlers are not allowed; give at most {CRAWLERS_MAX}"
             )
+        if not wanted:
+            return []
+        project = only()
+        mine = {} if project is None else {"project": project}
+        page = newest_of_each([{**mine, "crawler": crawler} for crawler in wanted], each)
         with self._db.reading() as conn:
-            return [made(RecentRun, row) for row in newest_of_each(conn, wanted, each)]
+            return _runs_of(conn, kind, page, each * len(wanted))[::-1]
 
     def brief_runs(self, limit: int, *, crawler: str | None = None) -> list[BriefRun]:
         """Return the newest runs, or those of this crawler, the newest first."""
         filters = RunFilters({"crawler": crawler} if crawler else {})
         with self._db.reading() as conn:
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
-
-    def crawler_names(self, most: int) -> list[str]:
-        """Return the names of crawlers that have runs, at most ``most``."""
-        with self._db.reading() as conn:
-            return distinct(conn, run_history.c.crawler, most)
 
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
         """Return for each of these runs (at most 500) a value that changes when its row is written.
@@ -253,6 +255,14 @@ class RunReader(RunCounts, RunPart):
 
     def properties(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(history_property, run_id)
+
+
+def _runs_of(conn: Connection, kind: type[R], page: Subquery, most: int) -> list[R]:
+    """Return the runs with the ids of ``page``, at most ``most``, the oldest first."""
+    r = run_history.c
+    columns = [r[name] for name in kind.__dataclass_fields__]
+    query = select(*columns).join(page, page.c.run_id == r.run_id).limit(most)
+    return sorted(starmap(kind, conn.execute(query)), key=attrgetter("run_id"))
 
 
 class SweepStore(StorePart):

@@ -143,15 +143,15 @@ def runs_are_counted_up_to_a_bound(harness: Harness, many: list[RunRow]) -> None
             assert harness.store.runs.count_runs(statuses, most) == min(there, most)
 
 
-def runs_are_counted_by_hour(harness: Harness, many: list[RunRow]) -> None:
-    since = min(row.created_at for row in many) + timedelta(minutes=30)
-    expected = Counter[str]()
-    for row in many:
-        if since <= row.created_at < since + timedelta(hours=3):
-            stopped = "stopped" if row.ended_by == EndedBy.PERSON else "failed"
-            expected[{"COMPLETED": "completed", "FAILED": stopped}.get(row.status, "open")] += 1
-    assert harness.store.runs.runs_between(since, since + timedelta(hours=3)) == expected
-    assert expected.total()
+def runs_are_counted_by_their_end(harness: Harness, many: list[RunRow]) -> None:
+    for since in (START - CLOCK_SLACK, *(row.created_at for row in many[::7])):
+        expected = Counter[str]()
+        for row in many:
+            if row.created_at >= since:
+                stopped = "stopped" if row.ended_by == EndedBy.PERSON else "failed"
+                expected[{"COMPLETED": "completed", "FAILED": stopped}.get(row.status, "open")] += 1
+        assert harness.store.runs.runs_since(since) == expected
+        assert expected.total()
 
 
 def the_ends_of_a_crawler_are_counted(harness: Harness, many: list[RunRow]) -> None:
@@ -206,7 +206,9 @@ def good_shares_are_those_of_the_ends(harness: Harness, many: list[RunRow]) -> N
             expected[name] = ends.completed / ended
     assert runs.good_shares(names, since) == expected
     assert runs.good_shares([], since) == {}
-    assert set(runs.crawler_names(99)) == names
+    newest = {row.crawler: row.run_id for row in reversed(many)}
+    assert {run.crawler: run.run_id for run in runs.newest_runs(99)} == newest
+    assert len(runs.newest_runs(1)) == 1
 
 
 def said(row: RunRow, *, old: bool) -> list[str]:
@@ -333,7 +335,9 @@ def the_last_runs_of_each_crawler(harness: Harness, many: list[RunRow]) -> None:
     harness.store.stops.record_stop(stopping.run_id, harness.stop(), "s")
     many = [harness.row(stopping), *many]
     assert many[0].status is RunStatus.STOPPING
-    found = harness.store.runs.recent_runs(["sitemap", "services", "services", "nobody"], 3)
+    found = harness.store.runs.recent_runs(
+        ["sitemap", "services", "services", "nobody"], 3, RecentRun
+    )
     expected = [
         row
         for name in ("services", "sitemap")
@@ -344,7 +348,7 @@ def the_last_runs_of_each_crawler(harness: Harness, many: list[RunRow]) -> None:
     assert all(
         getattr(row, name) == getattr(found[0], name) for name in RecentRun.__dataclass_fields__
     )
-    assert harness.store.runs.recent_runs([], 3) == []
+    assert harness.store.runs.recent_runs([], 3, RecentRun) == []
     brief = harness.store.runs.brief_runs(3, crawler="services")
     assert [one.run_id for one in brief] == [
         row.run_id for row in many if row.crawler == "services"
@@ -368,7 +372,7 @@ def test_many_runs_are_listed_as_in_a_list_of_our_own(harness: Harness, many: li
     runs_are_put_in_order(harness, many)
     found_runs_are_counted_and_values_known(harness, many)
     runs_are_counted_up_to_a_bound(harness, many)
-    runs_are_counted_by_hour(harness, many)
+    runs_are_counted_by_their_end(harness, many)
     the_ends_of_a_crawler_are_counted(harness, many)
     what_live_runs_wait_for_is_counted_and_listed(harness, many)
     good_shares_are_those_of_the_ends(harness, many)

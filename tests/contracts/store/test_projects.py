@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, S
 from crawler_lifecycle.features.graphs.ports import NewGraph
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
-from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.ports.runs import Owner, RecentRun
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.harness import START, Harness, request
 from tests.contracts.store.managing import Managed, page
@@ -65,11 +64,11 @@ READS: dict[str, Callable[[Filled], Any]] = {
     "count_found": lambda a: a.store.runs.count_found(9),
     "known_values": lambda a: a.store.runs.known_values(9)["crawler"],
     "count_runs": lambda a: a.store.runs.count_runs([RunStatus.INITIALIZING], 9),
-    "runs_between": lambda a: a.store.runs.runs_between(START, START + timedelta(hours=9)),
+    "runs_since": lambda a: a.store.runs.runs_since(START),
     "brief_runs": lambda a: a.store.runs.brief_runs(9),
     "live_runs": lambda a: a.store.runs.live_runs(9),
-    "crawler_names": lambda a: a.store.runs.crawler_names(9),
-    "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9),
+    "newest_runs": lambda a: a.store.runs.newest_runs(9),
+    "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9, RecentRun),
     "recorded_tasks": lambda a: a.store.tasks.recorded_tasks([(a.run, 0, 1)]),
     "get_manager": lambda a: a.store.managers.get_manager(a.manager),
     "find_manager": lambda a: a.store.managers.find_manager(None, "x"),

@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
 def recent(items: int | None, status: str = "COMPLETED") -> RecentRun:
-    return RecentRun(7, "plain", status, None, NOW, NOW, NOW, None, items, None)
+    return RecentRun(7, "plain", status, None, items, None, None, NOW, NOW, NOW, None, None)
 
 
 def test_less_than_its_runs_before() -> None:

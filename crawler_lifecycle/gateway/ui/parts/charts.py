@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.ui.parts.rendering import number, span
-from crawler_lifecycle.ports.runs import RecentRun
+from crawler_lifecycle.ports.runs import RecentRun, ShortRun
 
 #: The least height of a bar, so that a run without items is seen.
 LEAST = 3
@@ -52,17 +52,19 @@ def bars(runs: Sequence[RecentRun], height: int, width: int) -> list[Bar]:
     return made
 
 
-def bar_paths(runs: Sequence[RecentRun], height: int, width: int) -> Mapping[str, str]:
+def bar_paths(runs: Sequence[ShortRun], height: int, width: int) -> Mapping[str, str]:
     """Return the bars of each kind as one path of SVG: a page has a hundred such charts."""
+    most = max((run.items or 0 for run in runs), default=0) or 1
     paths: dict[str, str] = {}
-    for bar in bars(runs, height, width):
-        high = round(bar.items)
-        path = f"M{bar.x} {height}v-{high}h{width - 2}v{high}z"
-        paths[bar.kind] = paths.get(bar.kind, "") + path
+    for n, run in enumerate(reversed(runs)):
+        high = max(round(height * (run.items or 0) / most), LEAST)
+        path = f"M{n * width} {height}v-{high}h{width - 2}v{high}z"
+        kind = run_kind(run)
+        paths[kind] = paths.get(kind, "") + path
     return paths
 
 
-def run_kind(run: RecentRun) -> str:
+def run_kind(run: ShortRun) -> str:
     """Return the kind of a run's bar."""
     if run.status == RunStatus.FAILED:
         return "stopped" if run.ended_by == EndedBy.PERSON else "failed"
