@@ -856,7 +856,7 @@ def incidents(harness: Harness) -> None:
     store.change_incident(first.incident_id, comment="later")
     store.close_incident(first.incident_id, "ann")
     [crawler, *_] = store.all_crawlers()
-    store.ended_runs(crawler, 20)
+    store.ended_runs([crawler], 20)
     store.crawlers_ended_after(0)
     store.slot_holders("pool-1", 3)
     notes = harness.store.notes

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, literal, null, select, union_all
+from sqlalchemy import and_, case, func, literal, null, select, union_all
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.ended_by import EndedBy
@@ -18,10 +18,15 @@ from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .lists import WAITING, first_after, last_before, wait_column
+from .newest import newest_of_each, of_project
 from .tables import LIVE_RUNS, OVER_RUNS, run_history
 
 #: The columns of a ``BriefRun``.
 BRIEF = [run_history.c[name] for name in BriefRun.__dataclass_fields__]
+
+#: The newest runs of a crawler among which the good ones are counted. More would not change a
+#: number without decimals, and a crawler may have thousands a day.
+SHARE_OF = 100
 
 
 def brief_run(row: Row) -> BriefRun:
@@ -124,33 +129,23 @@ class RunCounts(StorePart):
         return +found
 
     def good_shares(self, crawlers: Collection[str], since: datetime) -> dict[str, float]:
-        """Return for each of these crawlers the share of its runs since ``since`` that completed.
+        """Return for each of these crawlers (at most 500) the share of its runs since ``since``
+        that completed, among its newest ``SHARE_OF`` runs.
 
         Runs that a person stopped do not count. A crawler without other runs has no share.
         """
-        r = run_history.c
-        completed = Counter[str]()
-        ended = Counter[str]()
-        if not crawlers:  # with an empty list, SQLite would scan the table
+        if not crawlers:
             return {}
-        runs = func.count().label("runs")
+        r = run_history.c
+        page = newest_of_each([of_project(crawler=crawler) for crawler in crawlers], SHARE_OF)
+        completed = func.sum(case((r.status == RunStatus.COMPLETED, 1), else_=0))
+        by_person = func.coalesce(r.ended_by, "") == EndedBy.PERSON
+        stopped = and_(r.status == RunStatus.FAILED, by_person)
+        ended = select(r.crawler, completed, func.count()).join(page, page.c.run_id == r.run_id)
+        ended = ended.where(r.created_at >= since, r.status.in_(OVER_RUNS), ~stopped)
         with self._db.reading() as conn:
-            first = first_after(conn, since)
-            near = and_(
-                r.run_id > last_before(conn, since), r.run_id < first, r.created_at >= since
-            )
-            # Most are counted in an index alone; the time is read only near the beginning.
-            for when in (r.run_id >= first, near):
-                mine = (r.crawler.in_(crawlers), when, *seen(run_history, leads=True))
-                over = select(r.crawler, r.status, runs).where(*mine, r.status.in_(OVER_RUNS))
-                for crawler, status, many in conn.execute(over.group_by(r.crawler, r.status)):
-                    ended[crawler] += many
-                    completed[crawler] += many if status == RunStatus.COMPLETED else 0
-                stopped = (r.status == RunStatus.FAILED, r.ended_by == EndedBy.PERSON)
-                by_person = select(r.crawler, runs).where(*mine, *stopped).group_by(r.crawler)
-                for crawler, many in conn.execute(by_person):
-                    ended[crawler] -= many
-        return {name: completed[name] / many for name, many in ended.items() if many}
+            rows = conn.execute(ended.group_by(r.crawler)).all()
+        return {crawler: int(good) / runs for crawler, good, runs in rows}
 
 
 def _hinted(query: Any) -> Any:

@@ -51,6 +51,12 @@ def newest_of_all(conn: Connection) -> Subquery:
     return steps.columns(_r.run_id).subquery("page")
 
 
+def of_project(**values: str) -> dict[str, str]:
+    """Return a group for ``newest_of_each`` of which the caller sees only its project."""
+    project = only()
+    return values if project is None else {"project": project, **values}
+
+
 def newest_of_each(groups: Sequence[Mapping[str, str]], each: int) -> Subquery:
     """Return a query for the ids of the newest ``each`` runs of each group (at most 500, and not
     none).

@@ -42,7 +42,7 @@ from .lists import (
     times_of,
 )
 from .live_counters import COUNTERS
-from .newest import newest_of_all, newest_of_each
+from .newest import newest_of_all, newest_of_each, of_project
 from .rows import load_request, run_row, whole_run
 from .search import VALUES, found
 from .tables import (
@@ -193,9 +193,7 @@ class RunReader(RunCounts, RunPart):
             )
         if not wanted:
             return []
-        project = only()
-        mine = {} if project is None else {"project": project}
-        page = newest_of_each([{**mine, "crawler": crawler} for crawler in wanted], each)
+        page = newest_of_each([of_project(crawler=crawler) for crawler in wanted], each)
         with self._db.reading() as conn:
             return _runs_of(conn, kind, page, each * len(wanted))[::-1]
 

@@ -160,9 +160,11 @@ def test_crawlers_and_their_last_ends_are_read_by_indexes(harness: Harness) -> N
     assert ended == Counter({names[0]: 4, names[1]: 3})
     assert store.incidents.crawlers_ended_after(seq) == (Counter({names[1]: 3}), last)
     assert store.incidents.crawlers_ended_after(last) == (Counter(), last)
-    runs = store.incidents.ended_runs(names[0], 3)
-    assert [run.status for run in runs] == ["FAILED", "FAILED", "COMPLETED"]
-    [found] = crawler_conditions(*names[1], store.incidents.ended_runs(names[1], 20))
+    runs = store.incidents.ended_runs(names, 3)
+    assert list(runs) == names
+    assert [run.status for run in runs[names[0]]] == ["FAILED", "FAILED", "COMPLETED"]
+    assert runs[names[2]] == []
+    [found] = crawler_conditions(*names[1], runs[names[1]])
     assert (found.kind, found.count, found.subject) == ("crawler_failing", 3, "crawlers/beta")
     record(store, found)
     [row] = store.incidents.open_incidents(1)

@@ -19,12 +19,15 @@ from crawler_lifecycle.features.incidents.domain.workers import WorkerNote, Work
 from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
+from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.notes import WORKER
 from crawler_lifecycle.store.store import Store
 
 #: The last runs of a crawler that are read, and the most that are read if many ended at once.
 RUNS = 20
 RUNS_MAX = 1_000
+#: The crawlers whose runs are read at once.
+CRAWLERS_MAX = 100
 #: A run may wait so long for slots before its pool needs attention.
 WAITS_FOR = timedelta(minutes=10)
 HOLDERS_MAX = 3
@@ -34,9 +37,14 @@ QUEUES = "task queues"
 
 def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[IncidentCondition]:
     """Return what is wrong with these crawlers. ``ended``: how many runs of each ended lately."""
+    groups: dict[int, list[Crawler]] = {}
     for crawler, runs in ended.items():
-        limit = min(RUNS + runs, RUNS_MAX)
-        yield from crawler_conditions(*crawler, store.incidents.ended_runs(crawler, limit))
+        groups.setdefault(min(RUNS + runs, RUNS_MAX), []).append(crawler)
+    for limit, crawlers in groups.items():
+        # A part at a time, so that no more than the runs of one part are in memory.
+        for part in chunks(crawlers, CRAWLERS_MAX):
+            for crawler, judged in store.incidents.ended_runs(part, limit).items():
+                yield from crawler_conditions(*crawler, judged)
 
 
 def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Literal
 
-from sqlalchemy import Select, func, select, union_all
+from sqlalchemy import func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.incident import IncidentRow
@@ -18,6 +19,7 @@ from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.base.rows import made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
+from crawler_lifecycle.store.runs.newest import newest_of_all, newest_of_each
 from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history, task_history
 
 from .tables import incident
@@ -26,7 +28,7 @@ _i = incident.c
 _r = run_history.c
 #: The most events of ended runs that are read at once.
 EVENTS_MAX = 5_000
-#: The columns of an ``JudgedRun``.
+#: The columns of a ``JudgedRun``.
 _ENDED = [_r[name] for name in JudgedRun._fields]
 
 Crawler = tuple[str, str]
@@ -105,33 +107,35 @@ class IncidentReader(StorePart):
         return crawlers, max((row["seq"] for row in rows), default=seq)
 
     def all_crawlers(self) -> list[Crawler]:
-        """Return all crawlers that have runs. An index gives each by one step."""
-        found = list[Crawler]()
-        project = crawler = ""
+        """Return all crawlers that have runs."""
         with self._db.reading() as conn:
+            page = newest_of_all(conn)
+            rows = conn.execute(
+                select(_r.project, _r.crawler).join(page, page.c.run_id == _r.run_id)
+            )
+            return sorted((project, crawler) for project, crawler in rows)
 
-            def next_of(query: Select[Any]) -> str:
-                return conn.execute(query).scalar_one() or ""
-
-            while project := next_of(select(func.min(_r.project)).where(_r.project > project)):
-                names = select(func.min(_r.crawler)).where(_r.project == project)
-                while crawler := next_of(names.where(_r.crawler > crawler)):
-                    found.append((project, crawler))
-        return found
-
-    def ended_runs(self, crawler: Crawler, limit: int) -> list[JudgedRun]:
-        """Return the last runs of a crawler that ended, the newest end first."""
-        project, name = crawler
-        mine = select(_r.run_id).where(_r.project == project, _r.crawler == name)
-        newest = mine.order_by(_r.run_id.desc()).limit(limit)
-        parts = [
-            newest.where(_r.status == status).subquery(f"page_{n}")
-            for n, status in enumerate(OVER_RUNS)
+    def ended_runs(
+        self, crawlers: Collection[Crawler], limit: int
+    ) -> dict[Crawler, list[JudgedRun]]:
+        """Return the last runs of these crawlers (at most 200, and not none) that ended, at most
+        ``limit`` of each, the newest end first.
+        """
+        found: dict[Crawler, list[JudgedRun]] = {crawler: [] for crawler in crawlers}
+        groups = [
+            {"project": project, "crawler": crawler, "status": status}
+            for project, crawler in crawlers
+            for status in OVER_RUNS
         ]
-        page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
-        query = select(*_ENDED).join(page, page.c.run_id == _r.run_id)
-        runs = [JudgedRun(**row) for row in self._rows(query)]
-        return sorted(runs, key=lambda run: (run.ended_at, run.run_id), reverse=True)[:limit]
+        page = newest_of_each(groups, limit)
+        query = select(_r.project, _r.crawler, *_ENDED).join(page, page.c.run_id == _r.run_id)
+        with self._db.reading() as conn:
+            for project, crawler, *values in conn.execute(query):
+                found[project, crawler].append(JudgedRun(*values))
+        for runs in found.values():
+            runs.sort(key=attrgetter("ended_at", "run_id"), reverse=True)
+            del runs[limit:]
+        return found
 
     def slot_holders(self, pool: str, limit: int) -> Sequence[tuple[str, int]]:
         """Return the crawlers whose tasks hold most slots of a pool, and how many each holds."""
