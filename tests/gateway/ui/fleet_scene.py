@@ -22,6 +22,22 @@ SICK = {
     "crawler_flaky": ["shop-100"],
     "crawler_less": ["shop-7", "shop-8"],
 }
+#: The kinds of what may need somebody: each with its subject, its sentence and its act.
+TROUBLES = [
+    ("crawler_failing", "crawlers/crawler-3", "crawler-3 fails", "Open"),
+    ("crawler_flaky", "crawlers/crawler-4", "crawler-4 is flaky", "Open"),
+    ("crawler_less", "crawlers/crawler-5", "crawler-5 brings less", "Open"),
+    ("crawler_empty", "crawlers/crawler-6", "crawler-6 brings empty fields", "Open"),
+    ("schedule_paused", "schedules/nightly", "Schedule nightly stopped itself", "Resume"),
+    ("schedule_idle", "schedules/once", "Schedule once is never due again", "Open"),
+    ("pool_full", "pools/batch", "Pool batch is full", "Open"),
+    ("graph_failed", "graphs/7", "Graph 7 failed", "Retry"),
+    ("manager_stuck", "managers/9", "Manager 9 is stuck", "Open"),
+    ("webhook_failing", "webhooks/chat", "Webhook chat fails", "Open"),
+    ("webhook_paused", "webhooks/alerts", "Webhook alerts is paused", "Resume"),
+    ("worker_silent", "parts/worker one", "worker one is silent", "Open"),
+    ("poll_overdue", "parts/polls", "Polls are overdue", "Open"),
+]
 
 
 def names() -> list[str]:
@@ -66,6 +82,17 @@ def fill_fleet(harness: Harness) -> None:
     conditions.append(condition(harness, "schedule_paused", "schedules/nightly"))
     conditions.append(condition(harness, "pool_full", "pools/batch"))
     harness.store.incidents.record_conditions(conditions, lambda row: True)
+
+
+def fill_healthy(harness: Harness) -> None:
+    """Record good runs of 20 crawlers. Another one has never run."""
+    known = harness.scheduler.catalogue.crawlers
+    known.clear()
+    known["new"] = CrawlerDefinition("new", CrawlerKind.COMMAND, command=["true"])
+    good = {"status": "COMPLETED", "outcome": "finished", "created_at": harness.clock.now}
+    with harness.store.database.writer.begin() as connection:
+        fill_runs(connection, 20)
+        connection.execute(sa.update(run_history).values(good))
 
 
 def condition(harness: Harness, kind: str, subject: str) -> IncidentCondition:

@@ -15,7 +15,15 @@ from crawler_lifecycle import sqlite_files
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.ui.conftest import as_browser
-from tests.gateway.ui.fleet_scene import CRAWLERS, LONG, SICK, condition, fill_fleet
+from tests.gateway.ui.fleet_scene import (
+    CRAWLERS,
+    LONG,
+    SICK,
+    TROUBLES,
+    condition,
+    fill_fleet,
+    fill_healthy,
+)
 from tests.gateway.ui.test_things import words
 
 
@@ -149,6 +157,50 @@ def test_all_is_well_only_if_nothing_needs_somebody(
         said = words(as_browser(other).get("/"))
     assert "Everything works" not in said
     assert "Webhook chat fails" in said
+
+
+def test_fleet_mirrors_the_tables_in_each_state_of_the_scene(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The troubles come one after the other and leave together: no page invents or omits one."""
+    monkeypatch.setattr("crawler_lifecycle.gateway.ui.fleet.WAIT_S", 60.0)
+    monkeypatch.setattr("crawler_lifecycle.gateway.runs.fleet.FRESH_S", 0.0)
+    fill_healthy(harness)
+    incidents = harness.store.incidents
+    planted = [condition(harness, kind, subject) for kind, subject, _, _ in TROUBLES]
+    with harness.client(harness.new_app()) as client:
+        page = as_browser(client)
+        for n in (*range(len(planted) + 1), 0):
+            incidents.record_conditions(planted[:n], lambda row: True)
+            text = page.get("/").text
+            listed = html.unescape(text.partition('id="fleet-incidents"')[2])
+            listed = listed.partition("</section>")[0]
+            said = words(page.get("/"))
+            with sqlite_files.connect(tmp_path / "runs.db") as database:
+                opened = dict(
+                    database.execute("SELECT subject, kind FROM incident WHERE state = 'open'")
+                )
+                crawlers = database.execute(
+                    "SELECT count(DISTINCT crawler) + 1 FROM run_history"
+                ).fetchone()[0]
+            assert len(opened) == n
+            assert f"{crawlers} crawlers" in said
+            assert ("Everything works" in said) == (not opened)
+            assert listed.count("<li class=") == n
+            for kind, subject, sentence, act in TROUBLES:
+                assert (f"<b>{sentence}</b>" in listed) == (opened.get(subject) == kind), subject
+                assert (f'">{act}<span class="hidden">: {sentence}</span>' in listed) == (
+                    subject in opened
+                )
+            kinds = list(opened.values())
+            for kind, one in (
+                ("crawler_failing", "1 fails"),
+                ("crawler_flaky", "1 is flaky"),
+                ("schedule_paused", "1 schedule stopped"),
+            ):
+                assert (one in said) == (kind in kinds), one
+            less = kinds.count("crawler_less") + kinds.count("crawler_empty")
+            assert (f"{less} bring" in said) == (less > 0)
 
 
 def test_old_addresses_of_the_list_lead_to_it(browser: TestClient) -> None:
