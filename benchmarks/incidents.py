@@ -1,8 +1,8 @@
-"""The search for incidents among very many runs: what a round costs at the rate of a large day, and
-the first round of a gateway; SQLite and MariaDB.
+"""Fleet and the search for incidents among very many runs: the first page of a gateway, its first
+round, and what a round costs at the rate of a large day; SQLite and MariaDB.
 
-The baseline of a round is one plain statement, that of the first round a count of all runs by
-crawler, each in the same database.
+The baseline of a page is ``GET /healthz``, that of a round one plain statement, that of the first
+round a count of all runs by crawler, each in the same database.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from unittest.mock import patch
 
 import pytest
@@ -27,11 +28,15 @@ from tests.support import filling
 from tests.support.mariadb import running_mariadb
 
 RUNS = size(200_000, 2_000, "BENCHMARK_RUNS")
-CRAWLERS = size(500, 20)
+CRAWLERS = size(513, 20)
 SCHEDULES = size(200, 5)
+PAGES = size(7, 2)
 ROUNDS = size(20 * SELDOM, SELDOM)
 #: Ended runs in a second: 100,000 a day, each of one task.
-RATE = 100_000 / 86_400
+DAY = 100_000
+RATE = DAY / 86_400
+FLEET_MS = 150.0
+HTML = {"Accept": "text/html"}
 
 
 async def main() -> None:
@@ -49,6 +54,7 @@ def _figures(name: str, url: str) -> None:
     upgrade(url)
     store = open_store(url)
     _fill(store)
+    _show_fleet(name, store)
     rounds = Rounds(Harness(store, utc_now).gateway(clock=utc_now))  # type: ignore[arg-type]
     whole_s, whole_cpu_s = _measured(lambda: rounds.once(()))
     scan_s, _ = _measured(lambda: _counted(store))
@@ -77,12 +83,37 @@ def _figures(name: str, url: str) -> None:
     store.close()
 
 
+def _show_fleet(name: str, store: Store) -> None:
+    """Print how long the first page of a gateway takes, for several gateways."""
+    pages = []
+    alive = []
+    for _ in range(PAGES):
+        harness = Harness(store, utc_now)  # type: ignore[arg-type]
+        app = harness.new_app(clock=utc_now)
+        with harness.client(app) as client:
+            alive.append(_measured(lambda: client.get("/healthz").raise_for_status()))
+            pages.append(_measured(lambda: client.get("/", headers=HTML).raise_for_status()))
+    page_ms = 1000 * median(wall for wall, _ in pages)
+    page_cpu_ms = 1000 * median(used for _, used in pages)
+    alive_ms = 1000 * median(wall for wall, _ in alive)
+    print(
+        f"{name}: first page of Fleet among {RUNS:,} runs of {CRAWLERS} crawlers {page_ms:.0f} ms "
+        f"({page_cpu_ms:.0f} ms of processor; reach: {FLEET_MS:g} ms), GET /healthz "
+        f"{alive_ms:.1f} ms: {page_ms / alive_ms:.0f} x"
+    )
+
+
 def _fill(store: Store) -> None:
     filler = filling.patient_engine(store.database.engine.url)
     with patch.object(filling, "CRAWLERS", CRAWLERS), filler.begin() as connection:
         filling.fill_runs(connection, RUNS)
-        change = f"UPDATE run_history SET ended_at = :at WHERE run_id > {RUNS - 40 * CRAWLERS}"
-        connection.execute(sa.text(change), {"at": f"{utc_now():%Y-%m-%d %H:%M:%S.%f}"})
+        age = f"(({RUNS} - run_id) / {RATE})"
+        at = f"TIMESTAMPADD(MICROSECOND, -1000000 * {age}, :now)"
+        if connection.dialect.name == "sqlite":
+            at = f"datetime(:now, '-' || {age} || ' seconds') || '.000000'"
+        change = f"UPDATE run_history SET created_at = {at}, ended_at = {at} WHERE run_id > :old"
+        values = {"now": f"{utc_now():%Y-%m-%d %H:%M:%S.%f}", "old": RUNS - DAY}
+        connection.execute(sa.text(change), values)
     with filler.begin() as connection:
         filling.analyze(connection, list(metadata.tables))
     filler.dispose()

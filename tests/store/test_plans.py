@@ -130,6 +130,11 @@ MAY = {
         "run_history",
     ): "the newest runs are counted in the order of the key, at most 10,001",
     **{
+        (method, "scan", name): "SQLite goes from crawler to crawler, and finds each by an index"
+        for method in ("newest_runs", "all_crawlers")
+        for name in ("step", "(subquery-1)")
+    },
+    **{
         (
             "known_values",
             "scan",
