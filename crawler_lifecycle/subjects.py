@@ -956,7 +956,18 @@ INCIDENT = Subject(
         ("taken by", of("assignee")),
         ("comment", of("comment")),
     ),
+    actions=(
+        Action("mute", "Mute", asks=("until", "for_s")),
+        Action("unmute", "Send messages again", via="mute"),
+        Action("assign", "Assign", asks=("assignee",)),
+        Action("mine", "Assign to me", via="assign"),
+        Action("comment", "Comment", asks=("comment",)),
+        Action("close", "Close"),
+    ),
+    empty="Nothing needs attention.",
 )
+#: What a list of closed incidents shows, too.
+CLOSED = (Column("Closed", at("closed_at")), Column("Closed by", of("closed_by")))
 
 # --- the access log -------------------------------------------------------------------------------
 

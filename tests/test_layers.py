@@ -114,7 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         *("observability", "background", "subjects", "clock", "features"),
     },
-    "features": set(),
+    "features": {"domain"},
     "user_code": {
         "runner",
         "domain",

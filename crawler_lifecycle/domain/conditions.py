@@ -10,12 +10,11 @@ import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from .names import request_fingerprint
 
 T = TypeVar("T")
-Level = Literal["bad", "warn"]
 #: The maximum number of characters that are read from a line.
 LINE_MAX = 1000
 
@@ -47,7 +46,6 @@ class IncidentCondition:
     """The time of the newest occurrence."""
     fingerprint: str = ""
     """The hash of the cause, or empty if the kind has only one cause."""
-    level: Level = "bad"
     count: int = 1
     times: tuple[datetime, ...] = ()
     """The times of the occurrences that can still be read. An incident counts new occurrences by

@@ -5,14 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
+from urllib.parse import quote
 
-#: What may be wrong, by the noun and its problem.
-KINDS = (
-    *(f"crawler_{what}" for what in ("failing", "less", "empty", "flaky")),
-    *(f"schedule_{what}" for what in ("paused", "missed", "skipped", "idle", "unsynced")),
-    *("graph_failed", "manager_failed", "manager_stuck", "webhook_failing", "webhook_paused"),
-    *("pool_full", "poll_overdue", "part_unwell", "worker_silent", "workflow_stuck"),
-)
+from .crawlers.state import CrawlerState
+
+Level = Literal["bad", "warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentKind:
+    """A kind of incidents. The registration of the feature that finds them contains it."""
+
+    name: str
+    """The noun for the subject, and its problem, such as ``crawler_failing``."""
+    sentence: str
+    """What is wrong, with ``{}`` for the name of the subject."""
+    level: Level = "bad"
+    """``bad``: something does not work. ``warn``: it works, and worse than usual."""
+    act: str = ""
+    """The action of the subject that fixes it, such as ``resume``; empty: there is none."""
+    state: CrawlerState | None = None
+    """The state of a crawler that has such an incident."""
+    page: str = ""
+    """The page that shows the subject, if the subject has no page of its own."""
+
+    def words(self, name: str) -> str:
+        """Return the sentence about the subject with this name."""
+        return self.sentence.format(name)
+
+    def path(self, subject: str) -> str:
+        """Return the address of the page that shows the subject."""
+        noun, _, name = subject.partition("/")
+        return self.page or f"/{noun}/{quote(name, safe='')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +51,7 @@ class IncidentRow:
     """What it is about, as the path of its page: ``crawlers/shop-437``, ``schedules/nightly``."""
     project: str
     """``*``: it is about the installation, and only callers of all projects see it."""
-    level: Literal["bad", "warn"]
+    level: Level
     """``bad``: something does not work. ``warn``: it works, and worse than usual."""
     state: Literal["open", "closed"]
     fingerprint: str

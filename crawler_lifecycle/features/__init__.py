@@ -14,3 +14,5 @@ from .webhooks.feature import WEBHOOKS
 #: The only list of features with a record. Audits compare in this order (``audited``): histories of
 #: open audits depend on it.
 FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, INCIDENTS, USER_CODE, SCRAPYD, MCP)
+#: The kinds of incidents, by their names.
+INCIDENT_KINDS = {kind.name: kind for feature in FEATURES for kind in feature.kinds}

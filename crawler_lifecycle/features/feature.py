@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any
 
+from crawler_lifecycle.domain.incident import IncidentKind
+
 
 @dataclass(frozen=True)
 class VerbGroup:
@@ -67,6 +69,8 @@ class Feature:
     """Functions that return each ``IncidentCondition`` that holds now, from the store and the time,
     by the noun with which its kinds begin.
     """
+    kinds: tuple[IncidentKind, ...] = ()
+    """The kinds of incidents that these functions return."""
     watcher: str | None = None
     """The function that makes a background service of the gateway from the gateway."""
 

@@ -21,9 +21,9 @@ from starlette.responses import Response
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.incident import KINDS
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.features.schedules.ports import UNTOLD
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
 from crawler_lifecycle.observability.metrics import Figures, QueryGauge, Values
@@ -231,7 +231,7 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
             "lifecycle_incidents_open",
             "Open incidents by kind; NaN while the database does not answer",
             "kind",
-            KINDS,
+            tuple(INCIDENT_KINDS),
         ),
     )
 

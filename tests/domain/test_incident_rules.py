@@ -69,7 +69,12 @@ class Record:
         row = change.row
         if row is None:
             first: dict[str, Any] = {
-                **{"incident_id": len(self.rows), "incident_uid": "", "state": "open"},
+                **{
+                    "incident_id": len(self.rows),
+                    "incident_uid": "",
+                    "state": "open",
+                    "level": "bad",
+                },
                 **change.values,
             }
             row = IncidentRow(**first)

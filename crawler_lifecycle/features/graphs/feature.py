@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.domain.incident import IncidentKind
 from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 GRAPHS = Feature(
@@ -59,4 +60,5 @@ GRAPHS = Feature(
     recover="compose:recover",
     audited="activities.graphs:SOURCES",
     conditions={"graph": "gateway.conditions:conditions"},
+    kinds=(IncidentKind("graph_failed", "Graph {} failed", act="retry"),),
 )

@@ -12,7 +12,7 @@ from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, seconds, time_of
 from crawler_lifecycle.cli.subjects import By, Entry, Kind, Limit, Project, watch_changes
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import INCIDENT, Document
+from crawler_lifecycle.subjects import CLOSED, INCIDENT, Document
 
 KIND = Kind(INCIDENT)
 Id = Annotated[int, Parameter(help="the incident's number")]
@@ -61,7 +61,7 @@ def list_incidents(
     }
     if not watch:
         empty = "nothing needs attention" if state == "open" else "no incidents"
-        columns = INCIDENT.columns
+        columns = INCIDENT.columns if state == "open" else (*INCIDENT.columns, *CLOSED)
         show_list("/v1/incidents", columns, key="incident_id", empty=empty, limit=limit, **wanted)
         return Exit.DONE
 

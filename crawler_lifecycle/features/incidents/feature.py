@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.domain.crawlers.state import CrawlerState
+from crawler_lifecycle.domain.incident import IncidentKind
 from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 INCIDENTS = Feature(
@@ -26,9 +28,21 @@ INCIDENTS = Feature(
         ),
     ),
     routes=("gateway.routes:add_incidents",),
+    pages=("gateway.ui:add_incidents",),
     conditions={
         "pool": "gateway.conditions:pool_conditions",
         "poll": "gateway.conditions:poll_conditions",
     },
+    kinds=(
+        IncidentKind("crawler_failing", "{} fails", state=CrawlerState.FAILS),
+        IncidentKind("crawler_flaky", "{} is flaky", "warn", state=CrawlerState.FLAKY),
+        IncidentKind("crawler_less", "{} brings less", "warn", state=CrawlerState.LESS),
+        IncidentKind("crawler_empty", "{} brings empty fields", "warn", state=CrawlerState.LESS),
+        IncidentKind("pool_full", "Pool {} is full", "warn", page="/pools"),
+        IncidentKind("poll_overdue", "Polls are overdue", page="/parts"),
+        IncidentKind("part_unwell", "{} does not work", page="/parts"),
+        IncidentKind("worker_silent", "{} is silent", page="/parts"),
+        IncidentKind("workflow_stuck", "Workflows cannot continue", page="/parts"),
+    ),
     watcher="gateway.rounds:Rounds",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.domain.incident import IncidentKind
 from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 MANAGERS = Feature(
@@ -58,4 +59,8 @@ MANAGERS = Feature(
     recover="compose:recover",
     audited="activities.managing:SOURCES",
     conditions={"manager": "gateway.conditions:conditions"},
+    kinds=(
+        IncidentKind("manager_failed", "Manager {} failed"),
+        IncidentKind("manager_stuck", "Manager {} is stuck"),
+    ),
 )

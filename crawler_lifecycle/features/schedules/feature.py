@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.domain.incident import IncidentKind
 from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 SCHEDULES = Feature(
@@ -45,4 +46,11 @@ SCHEDULES = Feature(
     audited="activities.audits:SOURCES",
     keeper="temporal:keeper",
     conditions={"schedule": "gateway.conditions:conditions"},
+    kinds=(
+        IncidentKind("schedule_paused", "Schedule {} stopped itself", act="resume"),
+        IncidentKind("schedule_missed", "Schedule {} missed a due time"),
+        IncidentKind("schedule_skipped", "Schedule {} skips due times"),
+        IncidentKind("schedule_idle", "Schedule {} is never due again", "warn"),
+        IncidentKind("schedule_unsynced", "Schedule {} is not in Temporal"),
+    ),
 )

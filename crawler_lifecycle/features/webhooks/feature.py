@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.domain.incident import IncidentKind
 from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 WEBHOOKS = Feature(
@@ -46,4 +47,8 @@ WEBHOOKS = Feature(
     recover="compose:recover",
     audited="activities:SOURCES",
     conditions={"webhook": "gateway.conditions:conditions"},
+    kinds=(
+        IncidentKind("webhook_failing", "Webhook {} fails", act="again"),
+        IncidentKind("webhook_paused", "Webhook {} is paused", act="resume"),
+    ),
 )

@@ -142,7 +142,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.READ, page=True),
         """showFleet showParts showRuns showRun showTasks showTimeline showLog showFiles showFile
         showItems showCrawlers showCrawler showCorrections showManagers showManager showGraphs
-        showGraph showSchedules showSchedule showPools""",
+        showGraph showSchedules showSchedule showPools showIncidents showIncident""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),
@@ -150,7 +150,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (
         Access(Role.OPERATE, page=True),
         """showStart showStartManager showStartGraph pressRuns pressExport pressManager
-        pressManagers pressGraph pressGraphs pressSchedule showPutSchedule pressPutSchedule""",
+        pressManagers pressGraph pressGraphs pressSchedule showPutSchedule pressPutSchedule
+        pressIncident""",
     ),
     (
         Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True),

@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
+from crawler_lifecycle.domain.crawlers.state import RANKS, CrawlerState
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
+from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.ports.runs import LiveRuns, ShortRun
 from crawler_lifecycle.store.store import Store
@@ -39,25 +40,8 @@ _WAITS_FOR = {
 }
 
 
-class CrawlerState(StrEnum):
-    """The state of a crawler, the worst first."""
-
-    FAILS = "fails"
-    FLAKY = "flaky"
-    LESS = "brings less"
-    FAILED_LAST = "failed last"
-    WAITS = "waits"
-    RUNNING = "running"
-    HEALTHY = "healthy"
-    NEVER_RAN = "never ran"
-
-
-_OF_KIND = {
-    "crawler_failing": CrawlerState.FAILS,
-    "crawler_flaky": CrawlerState.FLAKY,
-    "crawler_less": CrawlerState.LESS,
-    "crawler_empty": CrawlerState.LESS,
-}
+#: The states of crawlers by the kinds of their incidents.
+_STATES = {kind.name: kind.state for kind in INCIDENT_KINDS.values() if kind.state is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +68,11 @@ def crawler_state(
     in_catalogue: bool,
 ) -> FleetCrawler:
     """Return the state of a crawler from its open incidents, its live runs and its newest run."""
-    worst = min(incidents, key=lambda row: (_rank(_OF_KIND[row.kind]), row.opened_at), default=None)
+    worst = min(incidents, key=lambda row: (RANKS[_STATES[row.kind]], row.opened_at), default=None)
     waits = [line for line in live if line.wait is not None]
     why = ""
     if worst is not None:
-        state = _OF_KIND[worst.kind]
+        state = _STATES[worst.kind]
         why = worst.cause
     elif newest is None:
         state = CrawlerState.NEVER_RAN
@@ -116,10 +100,6 @@ def waiting_words(waits: Iterable[LiveRuns]) -> str:
         reason = what or f"a slot in pool {line.pool}"
         parts.append(f"{count(line.runs, 'run')} {verb} for {reason}")
     return "; ".join(parts)
-
-
-def _rank(state: CrawlerState) -> int:
-    return list(CrawlerState).index(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +148,7 @@ class Fleet:
         for name in sorted({*known, *newest}):
             about = of_crawler.get(name, ([], []))
             found.append(crawler_state(name, *about, newest.get(name), in_catalogue=name in known))
-        found.sort(key=lambda crawler: (_rank(crawler.state), crawler.since or now, crawler.name))
+        found.sort(key=lambda crawler: (RANKS[crawler.state], crawler.since or now, crawler.name))
         day_from = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - DAY
         total = sum(line.runs for line in live)
         return FleetReport(found, incidents, total, runs.runs_since(day_from), day_from, away, now)
@@ -180,7 +160,7 @@ def _grouped(
     """Return the incidents and the live runs of each crawler."""
     found: dict[str, tuple[list[IncidentRow], list[LiveRuns]]] = {}
     for row in incidents:
-        if row.kind in _OF_KIND:
+        if row.kind in _STATES:
             found.setdefault(row.name, ([], []))[0].append(row)
     for line in live:
         found.setdefault(line.crawler, ([], []))[1].append(line)

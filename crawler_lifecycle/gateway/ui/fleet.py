@@ -12,22 +12,21 @@ from functools import partial
 from operator import attrgetter
 from statistics import median
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
+from crawler_lifecycle.domain.crawlers.state import CrawlerState
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.access.operations import caller_name
 from crawler_lifecycle.gateway.api.paging import Choice
 from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (
     LIVE_MAX,
-    CrawlerState,
     Fleet,
     FleetCrawler,
     FleetReport,
@@ -36,6 +35,7 @@ from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.gateway.ui.parts.charts import bar_paths
 from crawler_lifecycle.gateway.ui.parts.choosing import LIVE
 from crawler_lifecycle.gateway.ui.parts.forms import query_of
+from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
 from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer, number, query
 from crawler_lifecycle.gateway.ui.runs.commands import PageFilters
 from crawler_lifecycle.ports.runs import ShortRun
@@ -51,31 +51,6 @@ SHOWN = 8
 WAIT_S = 0.3
 RAIL_WAIT_S = 0.1
 RAIL_S = 5.0
-#: The sentence of each kind of incident.
-_SENTENCES = {
-    "crawler_failing": "{} fails",
-    "crawler_flaky": "{} is flaky",
-    "crawler_less": "{} brings less",
-    "crawler_empty": "{} brings empty fields",
-    "schedule_paused": "Schedule {} stopped itself",
-    "schedule_missed": "Schedule {} missed a due time",
-    "schedule_skipped": "Schedule {} skips due times",
-    "schedule_idle": "Schedule {} is never due again",
-    "schedule_unsynced": "Schedule {} is not in Temporal",
-    "graph_failed": "Graph {} failed",
-    "manager_failed": "Manager {} failed",
-    "manager_stuck": "Manager {} is stuck",
-    "webhook_failing": "Webhook {} fails",
-    "webhook_paused": "Webhook {} is paused",
-    "pool_full": "Pool {} is full",
-    "poll_overdue": "Polls are overdue",
-    "part_unwell": "{} does not work",
-    "worker_silent": "{} is silent",
-    "workflow_stuck": "Workflows cannot continue",
-}
-_ACTS = {"schedule_paused": "Resume", "graph_failed": "Retry", "webhook_paused": "Resume"}
-#: The subjects whose incidents lead to a list, because they have no page of their own.
-_LISTS = ("pools", "parts")
 
 
 class FleetFilters(Choice):
@@ -100,24 +75,6 @@ class CrawlerLine:
     """The items of the last run that ended."""
     usual: float | None
     """The median of the items of the good runs before."""
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentLine:
-    """The row of an incident: its sentence, and the link to its act."""
-
-    row: IncidentRow
-    sentence: str
-    act: str
-    href: str
-
-
-def incident_line(row: IncidentRow) -> IncidentLine:
-    """Return the line of an incident."""
-    plural = row.subject.partition("/")[0]
-    href = f"/{plural}" if plural in _LISTS else f"/{plural}/{quote(row.name, safe='')}"
-    sentence = _SENTENCES[row.kind].format(row.name)
-    return IncidentLine(row, sentence, _ACTS.get(row.kind, "Open"), href)
 
 
 def crawler_lines(store: Store, found: Sequence[FleetCrawler], now: datetime) -> list[CrawlerLine]:
@@ -243,6 +200,7 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
             ],
             "filters": filters,
             "away": report.away,
+            "me": caller_name(),
             "health": parts,
         }
         return answer(request, "fleet.html", now=report.at, **values)

@@ -117,6 +117,7 @@ FORMS: Mapping[str, Mapping[str, object]] = {
     "pressGraphs": {"do": "stop", "graph": f"{GRAPH}.1"},
     "pressGraph": {"do": "cancel", "attempt": "1", "step": "zebra-step"},
     "pressSchedule": {"do": "trigger"},
+    "pressIncident": {"do": "mine"},
     "pressWebhook": {"do": "test"},
     "scrapydCancel": {"project": "default", "job": "zebra-request"},
 }

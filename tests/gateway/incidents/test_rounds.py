@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.incident import KINDS, IncidentRow
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features import FEATURES, INCIDENT_KINDS
 from crawler_lifecycle.features.incidents.domain.workers import SILENT_S
 from crawler_lifecycle.features.incidents.gateway import rounds
 from crawler_lifecycle.features.incidents.gateway.rounds import OFTEN, SELDOM, TURN, WHOLE, Rounds
@@ -350,9 +350,9 @@ def test_every_ten_minutes_a_round_asks_for_everything(player: Player, harness: 
 def test_every_noun_of_a_kind_has_its_source() -> None:
     nouns = {noun for feature in FEATURES for noun in feature.conditions}
     own = {"crawler", "part", "worker", "workflow"}
-    assert nouns | own == {kind.partition("_")[0] for kind in KINDS}
+    assert nouns | own == {kind.partition("_")[0] for kind in INCIDENT_KINDS}
     page = (Path(__file__).parents[3] / "docs" / "incidents.md").read_text()
-    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
+    assert [kind for kind in INCIDENT_KINDS if f"`{kind}`" not in page] == []
     sources: list[Callable[[Any, datetime], Any]] = [
         feature.load(name) for feature in FEATURES for name in feature.conditions.values()
     ]

@@ -43,7 +43,7 @@ def test_a_list_has_pages_and_filters(harness: Harness, client: TestClient) -> N
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"kind": "crawler_sick"}, "choose from crawler_failing"),
+        ({"kind": "crawler_sick"}, "choose from manager_failed"),
         ({"state": "gone"}, "state"),
         ({"mine": "true"}, "this gateway does not know who calls"),
         ({"page_token": "x"}, "is not a token of this list"),

@@ -97,7 +97,6 @@ def fill_healthy(harness: Harness) -> None:
 
 def condition(harness: Harness, kind: str, subject: str) -> IncidentCondition:
     """A condition that holds for nine hours."""
-    level = "bad" if kind in ("crawler_failing", "schedule_paused") else "warn"
     since = harness.clock.now - timedelta(hours=9)
     at = harness.clock.now - timedelta(hours=1)
-    return IncidentCondition(kind, subject, "default", CAUSE, since, at, level=level, count=3)
+    return IncidentCondition(kind, subject, "default", CAUSE, since, at, count=3)

@@ -59,6 +59,9 @@ PATHS: dict[str, str] = {
     "showCrawlers": "/crawlers",
     "showCrawler": "/crawlers/plain",
     "showPools": "/pools",
+    "showIncidents": "/incidents?show=closed",
+    "showIncident": "/incidents/1",
+    "pressIncident": "/incidents/1",
     "showAccess": "/access",
     "showCorrections": "/corrections",
     "showAudit": "/audit",
@@ -108,6 +111,7 @@ FORMS: dict[str, dict[str, Any]] = {
         "every_s": "3600",
     },
     "pressSchedule": {"key": KEY, "do": "pause", "reason": "why"},
+    "pressIncident": {"key": KEY, "do": "assign", "assignee": "anna"},
     "pressPutWebhook": {
         "name": "portal",
         "revision": "1",

@@ -123,7 +123,7 @@ def test_no_crawler_is_healthy_whose_incident_is_open(filled: Harness, browser: 
         "Pool batch is full",
     ):
         assert sentence in listed
-    assert re.search(r'href="/schedules/nightly">Resume', listed)
+    assert re.search(r'action="/schedules/nightly">.*value="resume">Resume', listed)
     assert 'href="/pools">Open' in listed
 
 

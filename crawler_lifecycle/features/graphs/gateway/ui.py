@@ -62,7 +62,8 @@ class GraphForm(ActionForm):
     """The form with actions on a graph. Without steps, the action applies to the whole graph."""
 
     subject: ClassVar[Subject] = GRAPH
-    attempt: int
+    attempt: int | None = None
+    """The attempt that the form showed; a page of an incident shows none."""
     step: Annotated[list[str], Field(default_factory=list, max_length=500)]
     reason: Reason | None = None
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
-from crawler_lifecycle.domain.conditions import IncidentCondition, Level, fingerprint
+from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import COVERAGE, EMPTY, NO_ITEMS, UNMET_OUTCOMES, RunStatus
 
@@ -83,7 +83,6 @@ def _condition(
     newest = runs[0]
     oldest = runs[-1]
     times = tuple(run.ended_at for run in runs)
-    level: Level = "bad" if kind == "crawler_failing" else "warn"
     fix = f"see why run {newest.run_id} ended so, repair the crawler, and start it again"
     return IncidentCondition(
         kind,
@@ -93,7 +92,6 @@ def _condition(
         oldest.ended_at,
         newest.ended_at,
         cause,
-        level,
         len(runs),
         times,
         oldest.run_id,

@@ -113,7 +113,7 @@ def _continued(
     condition: IncidentCondition, row: IncidentRow, now: datetime
 ) -> IncidentChange | None:
     count = max(row.count + _fresh(condition, row), condition.count)
-    if count == row.count and condition.at <= row.last_at and condition.level == row.level:
+    if count == row.count and condition.at <= row.last_at:
         return None
     values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
     grows = row.notices < 2 and count >= GROWS * row.notified_count
@@ -129,7 +129,6 @@ def _continued(
 def _newest(condition: IncidentCondition) -> dict[str, Any]:
     """Return the columns about the newest occurrence."""
     return {
-        "level": condition.level,
         "cause": condition.cause,
         "fix": condition.fix,
         "last_run_id": condition.run_id,

@@ -63,9 +63,7 @@ def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             f"{count(row.waiting_runs, 'run')} wait since {since:%Y-%m-%d %H:%M} UTC"
         )
         fix = row.problem or "raise its limit (LIFECYCLE_POOLS), or stop what holds its slots"
-        yield IncidentCondition(
-            "pool_full", f"pools/{row.name}", ALL, cause, since, since, level="warn", fix=fix
-        )
+        yield IncidentCondition("pool_full", f"pools/{row.name}", ALL, cause, since, since, fix=fix)
 
 
 def poll_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:

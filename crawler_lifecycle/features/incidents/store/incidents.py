@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.retention import incident_stays
+from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.features.incidents.domain.rules import (
     IncidentChange,
     changes_of,
@@ -81,7 +82,8 @@ class IncidentStore(IncidentReader):
         """Write a change, and return its event; empty: nobody is notified."""
         values = dict(change.values)
         if change.row is None:
-            values = {**_EMPTY, **values, "incident_uid": self.new_uid()}
+            level = INCIDENT_KINDS[values["kind"]].level
+            values = {**_EMPTY, **values, "level": level, "incident_uid": self.new_uid()}
             conn.execute(insert(incident).values(**values, open_key=_open_key(values)))
             query = select(incident).where(_i.open_key == _open_key(values))
             row = dict(conn.execute(query).mappings().one())
@@ -104,7 +106,8 @@ def _open_key(values: Mapping[str, Any]) -> str:
 def _event(row: Row, type: str, now: datetime) -> Row:
     noun, _, name = str(row["subject"]).partition("/")
     crawler = {"crawler": name} if noun == "crawlers" else {}
-    body = {**facts(row, *_TOLD), **crawler, "name": name}
+    sentence = INCIDENT_KINDS[row["kind"]].words(name)
+    body = {**facts(row, *_TOLD), **crawler, "name": name, "sentence": sentence}
     if row["closed_at"] is not None:
         body["duration_s"] = round((row["closed_at"] - row["opened_at"]).total_seconds())
     return {

@@ -86,6 +86,15 @@ class IncidentReader(StorePart):
         query = query.order_by(_i.incident_id.desc()).limit(limit)
         return [made(IncidentRow, row) for row in self._rows(query)]
 
+    def incident_events(self, row: IncidentRow, limit: int) -> list[Mapping[str, Any]]:
+        """Return the ``type``, ``created_at`` and ``body`` of the last events about an incident,
+        the newest first.
+        """
+        e = outbox_event.c
+        mine = (e.subject == f"incidents/{row.incident_id}", e.subject_uid == row.incident_uid)
+        query = select(e.type, e.created_at, e.body).where(*mine)
+        return list(self._rows(query.order_by(e.seq.desc()).limit(limit)))
+
     def closed_last(self, subjects: Collection[str]) -> dict[Key, IncidentRow]:
         """Return the incident of each cause of these subjects that was closed last."""
         with self._db.reading() as conn:

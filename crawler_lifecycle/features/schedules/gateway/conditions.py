@@ -33,7 +33,7 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             yield about("unsynced", row.trouble, row.updated_at, fix="describe")
         if row.ended_at is not None and not row.definition.get("end_at"):
             cause = "it is never due again; change its due times, or delete it"
-            yield about("idle", cause, row.ended_at, fix="update", level="warn")
+            yield about("idle", cause, row.ended_at, fix="update")
         newest = latest.get(row.schedule_id)
         if newest is not None and not newest.decision.begins:
             firings = store.schedules.list_firings(row.schedule_id, limit=FIRINGS_MAX)

@@ -183,7 +183,8 @@ async def press_one(
     asked = read(kind, await form(request))
 
     async def act() -> str:
-        check_shown(asked.attempt, await find(str(key)))
+        if asked.attempt is not None:
+            check_shown(asked.attempt, await find(str(key)))
         return await do(str(key), asked)
 
     return await carry_out(request, once, asked, key, act, now)

@@ -150,6 +150,8 @@ MOVES = {
     "showCorrections",
     "showAudit",
     "showCrawler",
+    "showIncidents",
+    "showIncident",
 }
 #: The key in a request's scope that marks a request for only the main part of a page, for all its
 #: readers.

@@ -1,0 +1,22 @@
+"""The state of a crawler, from its open incidents, its live runs and its newest run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CrawlerState(StrEnum):
+    """The state of a crawler, the worst first."""
+
+    FAILS = "fails"
+    FLAKY = "flaky"
+    LESS = "brings less"
+    FAILED_LAST = "failed last"
+    WAITS = "waits"
+    RUNNING = "running"
+    HEALTHY = "healthy"
+    NEVER_RAN = "never ran"
+
+
+#: The place of each state in this order.
+RANKS = {state: rank for rank, state in enumerate(CrawlerState)}

@@ -1,0 +1,211 @@
+"""The web pages of incidents: a list, and a page for each incident with its history and forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Literal
+
+from fastapi import FastAPI, Request
+from pydantic import AfterValidator
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.bounds import storable
+from crawler_lifecycle.domain.incident import IncidentRow
+from crawler_lifecycle.features import INCIDENT_KINDS
+from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
+from crawler_lifecycle.gateway.access.recorder import present_call
+from crawler_lifecycle.gateway.api.paging import Paging, cut, one_of
+from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.ui.parts.forms import (
+    ActionForm,
+    form,
+    placed,
+    query_of,
+    read,
+    sent,
+    typed,
+    validated,
+)
+from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
+from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.subjects import INCIDENT, Subject
+from crawler_lifecycle.web.problems import Problem, refused
+
+from ..domain.rules import RECOVERED
+from ..store.tables import NAME_MAX, TEXT_MAX
+from .commands import Assign, ClosedBy, Comment, IncidentCommands, Mute
+from .routes import IncidentId
+
+#: The most events, and the most actions of people, in the history of an incident.
+HISTORY_MAX = 50
+_FIELDS = ("for_s", "until", "assignee", "comment")
+#: What each list contains, as arguments of ``list_incidents``.
+_LISTS: Mapping[str, Mapping[str, Any]] = {
+    "open": {"state": "open", "muted": False},
+    "muted": {"state": "open", "muted": True},
+    "closed": {"state": "closed"},
+}
+
+
+#: The time of a browser's date picker has no offset.
+_IN_UTC = AfterValidator(lambda time: time if time.tzinfo else time.replace(tzinfo=UTC))
+
+
+class ListFilters(Paging):
+    """Filters in the address of the list."""
+
+    show: Literal["open", "muted", "closed"] = "open"
+    kind: Annotated[str, one_of({kind: kind for kind in INCIDENT_KINDS})] | None = None
+    assignee: str | None = None
+
+
+class IncidentForm(ActionForm):
+    """The form of an incident. The bodies of the API check the values."""
+
+    subject: ClassVar[Subject] = INCIDENT
+    for_s: float | None = None
+    until: Annotated[datetime, _IN_UTC, AfterValidator(storable)] | None = None
+    assignee: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLine:
+    """Something that happened to an incident."""
+
+    at: datetime
+    words: str
+    who: str | None = None
+
+
+def add_incidents(app: FastAPI, gateway: Gateway) -> None:
+    """Add the web pages of incidents."""
+    store = gateway.store
+    clock = gateway.clock
+    commands = IncidentCommands(store.incidents, clock)
+
+    @app.get("/incidents")
+    def show_incidents(request: Request) -> Response:
+        """List the incidents that are open, muted or closed, the newest first."""
+        filters = query_of(request, ListFilters)
+        rows = store.incidents.list_incidents(
+            decode("incident", filters.page_token),
+            filters.page_size + 1,
+            kind=filters.kind,
+            assignee=filters.assignee,
+            **_LISTS[filters.show],
+        )
+        page, token = cut("incident", rows, filters.page_size, attrgetter("incident_id"))
+        return answer(
+            request,
+            "incidents.html",
+            incidents=[incident_line(row) for row in page],
+            filters=filters,
+            shows=list(_LISTS),
+            kinds=list(INCIDENT_KINDS),
+            more=next_page(filters, token),
+            me=caller_name(),
+            now=clock(),
+        )
+
+    @app.get("/incidents/{incident_id}")
+    def show_incident(incident_id: IncidentId, request: Request) -> Response:
+        """Show one incident: its cause, its history, and what a person can do about it."""
+        return shown(request, incident_id, {}, None)
+
+    def shown(
+        request: Request, incident_id: int, given: Mapping[str, str], problem: Problem | None
+    ) -> Response:
+        row = commands.find(incident_id)
+        wrong = placed(problem, {name: name for name in _FIELDS}) if problem else None
+        values: dict[str, Any] = {
+            "given": {"comment": row.comment or "", "assignee": row.assignee or "", **given},
+            "wrong": wrong,
+            "status": problem.status if problem else 200,
+        }
+        return answer(
+            request,
+            "incident.html",
+            one=incident_line(row),
+            history=history(store, row),
+            me=caller_name(),
+            name_max=NAME_MAX,
+            text_max=TEXT_MAX,
+            now=clock(),
+            **values,
+        )
+
+    @app.post("/incidents/{incident_id}")
+    async def press_incident(incident_id: IncidentId, request: Request) -> Response:
+        """Mute, assign, comment on or close an incident. A repeat changes nothing."""
+        pairs = await form(request)
+        given = typed(pairs, ("key", "do", *_FIELDS))
+
+        async def act() -> str:
+            asked = read(IncidentForm, pairs)
+            await run_in_threadpool(_carry_out, commands, incident_id, asked)
+            present_call().about.append(("incident", str(incident_id), asked.action.title, True))
+            return INCIDENT.path(incident_id)
+
+        async def again(problem: Problem) -> Response:
+            return await run_in_threadpool(shown, request, incident_id, given, problem)
+
+        return await sent(act, again)
+
+
+def _carry_out(commands: IncidentCommands, incident_id: int, asked: IncidentForm) -> IncidentRow:
+    """Carry out the action of the form. Return the changed incident."""
+    match asked.do:
+        case "mute" if asked.for_s is None and asked.until is None:
+            raise refused("until", "missing; choose a duration, or give a time")
+        case "mute":
+            act = partial(
+                commands.mute, body=validated(Mute, {"for_s": asked.for_s, "until": asked.until})
+            )
+        case "unmute":
+            act = partial(commands.mute, body=Mute())
+        case "mine":
+            act = partial(commands.assign, body=Assign(assignee=caller_name()))
+        case "assign":
+            act = partial(commands.assign, body=validated(Assign, {"assignee": asked.assignee}))
+        case "comment":
+            act = partial(commands.comment, body=validated(Comment, {"comment": asked.comment}))
+        case _:
+            act = partial(commands.close, body=signed(ClosedBy()))
+    return act(incident_id)
+
+
+def history(store: Store, row: IncidentRow) -> list[HistoryLine]:
+    """Return what happened to an incident, the newest first.
+
+    Only callers who may read the access log see what people did.
+    """
+    lines = [HistoryLine(row.opened_at, "The first occurrence")]
+    for event in store.incidents.incident_events(row, HISTORY_MAX):
+        lines.append(_of_event(event))
+    if may("listAccess"):
+        number = str(row.incident_id)
+        for entry in store.access.list_access(
+            HISTORY_MAX, kind="incident", subject=number, outcome="done"
+        ):
+            what = entry.verb or entry.operation.removesuffix("Incident").capitalize()
+            lines.append(HistoryLine(entry.at, what, entry.caller or "somebody without a name"))
+    return sorted(lines, key=attrgetter("at"), reverse=True)
+
+
+def _of_event(event: Mapping[str, Any]) -> HistoryLine:
+    body = event["body"]
+    by = body.get("closed_by")
+    words = {
+        "incident.opened": "Reported as opened",
+        "incident.grew": f"Reported as more and more frequent: {body.get('count')} times",
+        "incident.closed": "Recovered" if by == RECOVERED else "Closed",
+    }
+    return HistoryLine(event["created_at"], words[event["type"]], None if by == RECOVERED else by)

@@ -1,0 +1,32 @@
+"""Incidents as web pages show them: what is wrong, and the act that fixes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crawler_lifecycle.domain.incident import IncidentRow
+from crawler_lifecycle.features import INCIDENT_KINDS
+from crawler_lifecycle.gateway.access.operations import may
+from crawler_lifecycle.subjects import SUBJECTS, Action
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentLine:
+    """An incident with the texts and links of its page."""
+
+    row: IncidentRow
+    sentence: str
+    page: str
+    """The address of the page that shows its subject, and that receives the form of the act."""
+    act: Action | None
+    """The action that fixes it, if there is one that the caller may carry out."""
+
+
+def incident_line(row: IncidentRow) -> IncidentLine:
+    """Return an incident as pages show it to the present caller."""
+    kind = INCIDENT_KINDS[row.kind]
+    noun = row.kind.partition("_")[0]
+    act = None
+    if row.state == "open" and kind.act and may(f"press{noun.capitalize()}"):
+        act = SUBJECTS[noun].action(kind.act)
+    return IncidentLine(row, kind.words(row.name), kind.path(row.subject), act)
