@@ -117,6 +117,7 @@ def test_every_event_has_an_alert_and_alerts_without_a_choice_have_events() -> N
 INCIDENT = {
     "kind": "crawler_failing",
     "subject": "crawlers/shop-437",
+    "sentence": "shop-437 fails",
     "level": "bad",
     "cause": "PriceError: no price",
     "count": 12,
@@ -125,19 +126,19 @@ INCIDENT = {
 
 
 @pytest.mark.parametrize(("type", "more", "title", "line", "bad"), [
-    ("incident.opened", {}, "Crawler shop-437: failing", "Count: 12 · Taken by: anna", True),
-    ("incident.grew", {}, "Crawler shop-437: failing, and more and more often", "Count: 12 · Taken by: anna", True),
-    ("incident.closed", {"closed_by": "recovered", "duration_s": 5400}, "Crawler shop-437: failing: it is over",
+    ("incident.opened", {}, "shop-437 fails", "Count: 12 · Taken by: anna", True),
+    ("incident.grew", {}, "shop-437 fails, and more and more often", "Count: 12 · Taken by: anna", True),
+    ("incident.closed", {"closed_by": "recovered", "duration_s": 5400}, "shop-437 fails: it is over",
      "Count: 12 · Taken by: anna · Lasted: 1:30:00", False),
     ("incident.closed", {"closed_by": "bob", "duration_s": 60, "assignee": None},
-     "Crawler shop-437: failing: it is over", "Count: 12 · Lasted: 0:01:00 · Closed by: bob", False),
+     "shop-437 fails: it is over", "Count: 12 · Lasted: 0:01:00 · Closed by: bob", False),
 ])  # fmt: skip
 def test_an_incident_is_a_message_about_its_subject(
     type: str, more: dict[str, Any], title: str, line: str, bad: bool
 ) -> None:
     alert = alert_of(type, "incidents/3", {**INCIDENT, **more}, "https://crawls.example/")
     assert (alert.title, alert.cause, alert.line) == (title, INCIDENT["cause"], line)
-    assert (alert.link, alert.bad) == ("https://crawls.example/crawlers/shop-437", bad)
+    assert (alert.link, alert.bad) == ("https://crawls.example/incidents/3", bad)
 
 
 def texts(form: Any) -> list[str]:

@@ -84,7 +84,7 @@ class Alert:
 def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None) -> Alert:
     """Return the alert about an event. ``page``: the address of the web UI."""
     if type in _OF_INCIDENT:
-        return _of_incident(type, body, page)
+        return _of_incident(type, subject, body, page)
     plural, _, key = subject.partition("/")
     name = f"{key} of {body.get('crawler')}" if plural == "runs" else str(body.get("name") or key)
     status = str(body.get("status") or body.get("state"))
@@ -121,10 +121,7 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
     )
 
 
-def _of_incident(type: str, body: Mapping[str, Any], page: str | None) -> Alert:
-    subject = str(body.get("subject"))
-    noun, _, name = subject.partition("/")
-    what = str(body.get("kind")).partition("_")[2].replace("_", " ")
+def _of_incident(type: str, subject: str, body: Mapping[str, Any], page: str | None) -> Alert:
     by = body.get("closed_by")
     lasted = body.get("duration_s")
     facts = {
@@ -134,8 +131,10 @@ def _of_incident(type: str, body: Mapping[str, Any], page: str | None) -> Alert:
         "Closed by": None if by == "recovered" else by,
     }
     line = " · ".join(f"{fact}: {value}" for fact, value in facts.items() if value is not None)
-    title = f"{noun[:-1].capitalize()} {name}: {what}{_OF_INCIDENT[type]}"
-    link = f"{page.rstrip('/')}/{quote(subject, errors='replace')}" if page else None
+    # The event of an older build has no sentence.
+    sentence = body.get("sentence") or f"{body.get('subject')}: {body.get('kind')}"
+    title = f"{sentence}{_OF_INCIDENT[type]}"
+    link = f"{page.rstrip('/')}/{subject}" if page else None
     cause = _cut(str(body.get("cause") or ""), CAUSE_MAX)
     bad = body.get("level") == "bad" and by is None
     return Alert(_cut(title, TITLE_MAX), cause, _cut(line, LINE_MAX), link, bad)
