@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pool_page
+from crawler_lifecycle.gateway.ui.channel import add_channels
 from crawler_lifecycle.gateway.ui.crawlers import add_crawlers
 from crawler_lifecycle.gateway.ui.fleet import add_fleet, rail_counts
 from crawler_lifecycle.gateway.ui.ledger import add_ledger
@@ -47,3 +48,4 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
             feature.load(name)(app, gateway)
     app.router.dependencies.pop()
     add_stream(app, gateway.feed, clock, gateway.needs, store.runs)
+    add_channels(app, gateway.feed)

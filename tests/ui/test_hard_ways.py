@@ -17,6 +17,9 @@ from tests.ui.browser import Visitor
 from tests.ui.conftest import Visits
 from tests.ui.people import Guarded, guarded, now, number, row, start
 
+#: Makes a browser without a worker for all windows, whose requests the tests could not change.
+ALONE = "delete window.SharedWorker"
+
 
 def test_without_javascript_runs_are_read_started_stopped_and_resumed(
     harness: Harness, visits: Visits
@@ -92,6 +95,7 @@ def test_the_bar_names_temporal_also_above_a_log(harness: Harness, visitor: Visi
 
 
 def test_a_first_connection_that_fails_is_tried_again(visitor: Visitor) -> None:
+    visitor.context.add_init_script(ALONE)
     visitor.context.route("**/page/events?*", lambda route: route.abort())
     with visitor.expecting("ERR_", "htmx:error"):
         page = visitor.open("/runs")
@@ -104,6 +108,7 @@ def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor:
     """The clock of the browser is a day wrong; after a sleep it is right, and the other clocks
     stood still.
     """
+    visitor.context.add_init_script(ALONE)
     visitor.context.add_init_script(
         "window.wrong = -86400e3; const real = Date.now; Date.now = () => real() + wrong;"
     )
@@ -154,6 +159,7 @@ def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: V
     """During a rollout the page comes from one of them and its stream from the other."""
     hello = json.dumps({"now": datetime.now(UTC).isoformat(), "build": "another"})
     events = {"content_type": "text/event-stream", "body": f"event: hello\ndata: {hello}\n\n"}
+    visitor.context.add_init_script(ALONE)
     visitor.context.route("**/page/events?*", lambda route: route.fulfill(**events))
     page = visitor.open("/runs")
     expect(page.get_by_text("This page is out of date")).to_be_visible()

@@ -142,11 +142,12 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.READ, page=True),
         """showFleet showParts showRuns showRun showTasks showTimeline showLog showFiles showFile
         showItems showCrawlers showCrawler showCorrections showManagers showManager showGraphs
-        showGraph showSchedules showSchedule showPools showIncidents showIncident""",
+        showGraph showSchedules showSchedule showPools showIncidents showIncident
+        joinChannel leaveChannel""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),
-    (Access(Role.READ, stream="always", page=True), "fetchLog streamPage"),
+    (Access(Role.READ, stream="always", page=True), "fetchLog streamPage openChannel"),
     (
         Access(Role.OPERATE, page=True),
         """showStart showStartManager showStartGraph pressRuns pressExport pressManager

@@ -76,6 +76,8 @@ OF_A: Mapping[str, object] = {
         "spider": "plain",
         "crawler": "plain",
         "incident_id": FIRST + 1,
+        "key": "0" * 32,
+        "number": 1,
     },
 }
 OF_B = OF_A | {
@@ -95,6 +97,7 @@ QUERIES: Mapping[str, Mapping[str, object]] = {
     "listGraphs": {"id": GRAPH},
     "listManagers": {"name": NAME, "flow_id": "zebra-flow"},
     "showStart": {"like": RUN},
+    "joinChannel": {"path": "/page/events", "query": f"path=/runs/{RUN}"},
     "showPutSchedule": {"name": NAME},
     "showPutWebhook": {"name": NAME},
     "scrapydStatus": {"job": "zebra-request"},
@@ -124,7 +127,7 @@ FORMS: Mapping[str, Mapping[str, object]] = {
 #: They make what they name if it is free (see ``test_a_name_of_another_project_is_taken``).
 PUTS = {"putSchedule", "putWebhook"}
 #: They do not end: see the tests of streams below.
-STREAMS = {"streamEvents", "streamPage"}
+STREAMS = {"streamEvents", "streamPage", "openChannel"}
 #: They list what the caller itself asked for before: see ``test_recording.py``.
 ACCESS_LOG = {"listAccess", "showAccess"}
 #: Headers that differ from answer to answer.

@@ -93,6 +93,9 @@ PATHS: dict[str, str] = {
     "pressRuns": "/runs",
     "pressExport": "/runs/1/export",
     "streamPage": "/page/events?path=/runs/1",
+    "openChannel": f"/page/streams/{KEY}",
+    "joinChannel": f"/page/streams/{KEY}/1?path=/page/events",
+    "leaveChannel": f"/page/streams/{KEY}/1/end",
 }
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
 WEBHOOK: dict[str, Any] = {"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]}
@@ -125,7 +128,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "pressStartGraph": {"key": KEY, "plan": "json", "steps": json.dumps(GRAPH["steps"])},
     "pressRuns": {"key": KEY, "do": "poll", "run": "1.1"},
 }
-PAGES = [name for name in ACCESS if ACCESS[name].page and name not in SIGN_IN | {"streamPage"}]
+STREAMS = {"streamPage", "openChannel"}
+PAGES = [name for name in ACCESS if ACCESS[name].page and name not in SIGN_IN | STREAMS]
 
 
 def ask_by_form(name: str) -> bool:

@@ -2,6 +2,44 @@
 // Updates a page in the browser: ages of times, and a bar when there is no news. The page works without this script, so it is
 // painted first: what begins at once would come before that. Styles that depend on scripts are in the first paint.
 document.documentElement.classList.add("scripted");
+// Streams come through a worker that all windows share, or directly if the browser or the gateway has none.
+(() => {
+  const direct = window.fetch.bind(window), name = document.querySelector("meta[name=streams]")?.content;
+  const streams = new Map(), encoder = new TextEncoder();
+  let port = null, last = 0, broken = !name || !window.SharedWorker;
+  const connect = () => {
+    const worker = new SharedWorker(name);
+    worker.addEventListener("error", () => { broken = true; for (const hear of [...streams.values()]) hear({away: true}); });
+    port = worker.port;
+    port.onmessage = ({data}) => streams.get(data.n)?.(data);
+  };
+  addEventListener("pagehide", () => { port?.postMessage({bye: true}); });
+  const shared = (url, init) => new Promise((answer, fail) => {
+    if (!port) connect();
+    const n = last += 1;
+    let body = null;
+    const cut = (error) => { streams.delete(n); fail(error); body?.error(error); };
+    const stop = () => { if (streams.delete(n)) port.postMessage({stop: n}); };
+    init.signal?.addEventListener("abort", () => {
+      if (!streams.has(n)) return;
+      stop();
+      cut(new DOMException("The stream was stopped.", "AbortError"));
+    });
+    streams.set(n, ({away, status, type, text, error, end}) => {
+      if (away) { streams.delete(n); direct(url, init).then(answer, fail); }
+      else if (status) answer(new Response(new ReadableStream({start: (made) => { body = made; }, cancel: stop}),
+        {status, headers: {"Content-Type": type}}));
+      else if (text) body.enqueue(encoder.encode(text));
+      else if (end) { streams.delete(n); body?.close(); }
+      else cut(new TypeError(error));
+    });
+    port.postMessage({n, url: String(url), seen: init.headers?.["Last-Event-ID"] ?? ""});
+  });
+  window.fetch = (url, init = {}) => {
+    const flows = !broken && typeof url === "string" && (url.startsWith("/page/events?") || url.includes("follow=true"));
+    return flows ? shared(url, init) : direct(url, init);
+  };
+})();
 requestAnimationFrame(() => setTimeout(() => {
   const root = document.documentElement;
   const shown = document.getElementById("as-of");

@@ -1,0 +1,102 @@
+"""Channels: many streams in one response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from crawler_lifecycle.gateway.ui import channel
+from tests.gateway.gateway_harness import Harness
+from tests.gateway.keys import Keys
+from tests.gateway.served import served
+from tests.gateway.ui.test_live import start
+
+KEY = "a" * 32
+Frame = dict[str, Any]
+
+
+@asynccontextmanager
+async def opened(url: str, **headers: str) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
+    """A channel: a client for its requests, and its frames."""
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=60, headers=headers) as client,
+        client.stream("GET", f"/page/streams/{KEY}") as answer,
+    ):
+        assert answer.status_code == 200
+
+        async def frames() -> AsyncIterator[Frame]:
+            async for line in answer.aiter_lines():
+                if line:
+                    yield json.loads(line)
+
+        yield client, frames()
+
+
+async def join(client: httpx.AsyncClient, number: int, path: str, query: str) -> int:
+    """The status of the answer."""
+    params = {"path": path, "query": query}
+    return (await client.get(f"/page/streams/{KEY}/{number}", params=params)).status_code
+
+
+async def until(frames: AsyncIterator[Frame], fits: Callable[[Frame], bool]) -> Frame:
+    async for frame in frames:
+        if fits(frame):
+            return frame
+    raise AssertionError("the channel ended before")
+
+
+async def test_streams_share_a_channel_and_leave_it(harness: Harness) -> None:
+    run_id = start(harness)
+    async with (
+        served(harness.new_app()) as server,
+        opened(server.url) as (client, frames),
+    ):
+        assert await join(client, 1, "/page/events", "path=/runs") == 204
+        first = await until(frames, lambda frame: True)
+        assert first == {"n": 1, "status": 200, "type": "text/event-stream; charset=utf-8"}
+        assert await join(client, 2, "/page/events", f"path=/runs/{run_id}") == 204
+        await until(frames, lambda frame: frame["n"] == 2 and "#main" in frame.get("text", ""))
+        assert await join(client, 2, "/page/events", "path=/runs") == 409
+        assert await join(client, 3, "/page/events", "path=/nowhere") == 204
+        refused = await until(frames, lambda frame: frame["n"] == 3)
+        assert refused["status"] == 422
+        assert (await until(frames, lambda frame: frame["n"] == 3 and frame.get("end", False)))[
+            "end"
+        ]
+        assert await join(client, 3, "/v1/runs", "") == 422
+        for _ in range(2):
+            assert (await client.get(f"/page/streams/{KEY}/2/end")).status_code == 204
+        assert await join(client, 2, "/page/events", "path=/runs") == 204, "its number is free"
+
+
+async def test_a_channel_belongs_to_one_caller_and_ends_with_its_token(
+    harness: Harness, keys: Keys
+) -> None:
+    async with (
+        served(harness.new_app(entrance=keys.entrance())) as server,
+        opened(server.url, **keys.headers("read")) as (client, frames),
+    ):
+        assert await join(client, 1, "/page/events", "path=/webhooks") == 204
+        refused = await until(frames, lambda frame: True)
+        assert refused["status"] == 403, "a stream in a channel needs the same role"
+        assert await join(client, 2, "/page/events", "path=/runs") == 204
+        await until(frames, lambda frame: frame.get("status") == 200)
+        async with httpx.AsyncClient(base_url=server.url, headers=keys.headers("admin")) as other:
+            assert await join(other, 3, "/page/events", "path=/runs") == 404
+        tables = keys.file.read_text().split("[[token]]")
+        keys.file.write_text("[[token]]".join(one for one in tables if "the-read" not in one))
+        keys.now += 10
+        async for _ in frames:
+            pass
+
+
+async def test_a_channel_has_a_limit(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "JOINED_MAX", 2)
+    async with served(harness.new_app()) as server, opened(server.url) as (client, _):
+        statuses = [await join(client, n, "/page/events", "path=/runs") for n in (1, 2, 3)]
+        assert statuses == [204, 204, 503]
