@@ -138,7 +138,10 @@ VARIES = re.compile(
     r"\b[0-9a-f]{32}\b|(?<=name=.seen. value=.)\d+|(?<=seen=)[0-9a-f]{8}|(?<=_behind_events{project=.b.} )[\d.]+"
 )
 #: Answers of project a itself: there is nothing to read, though the thing is there.
-EMPTY = {"getFile", "showFile", "downloadArchive", "getStepResult", "getFeed"}
+EMPTY = {
+    *("getFile", "showFile", "downloadArchive", "getStepResult", "getFeed"),
+    *("joinChannel", "leaveChannel"),
+}
 
 
 #: A pool of project a, and one that both use. Every pool and project has quotas.
