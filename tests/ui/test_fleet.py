@@ -77,3 +77,26 @@ def test_nothing_overlaps_and_nothing_is_wider_than_its_window(
     page.keyboard.type("shop-511")
     expect(page.get_by_text("1 crawler", exact=True)).to_be_visible()
     visitor.leave()
+
+
+def test_an_incident_is_muted_on_the_first_page(browser: Browser, origin: str) -> None:
+    visitor = Visitor(browser, origin)
+    page = visitor.open("/")
+    line = page.locator(".incidents li").filter(has_text="shop-437 fails")
+    line.get_by_text("More: shop-437 fails").click()
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(FAULTS) == [], f"at {width} pixels"
+    visitor.poll(page)
+    line.get_by_role("button", name="Mute for 1 h").click()
+    expect(page.get_by_text("muted, ends in")).to_be_visible()
+    visitor.poll(page)
+    page.get_by_label("Mute until (UTC)").fill("2020-01-01T00:00")
+    with visitor.expecting("422"):
+        page.get_by_role("button", name="Mute", exact=True).click()
+        expect(page.get_by_text("give a time in the future").first).to_be_visible()
+    expect(page.get_by_label("Mute until (UTC)")).to_have_value("2020-01-01T00:00")
+    visitor.poll(page)
+    page.goto("/incidents?show=muted")
+    expect(page.get_by_role("link", name="shop-437 fails", exact=True)).to_be_visible()
+    visitor.leave()

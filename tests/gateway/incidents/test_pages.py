@@ -68,7 +68,7 @@ def test_forms_mute_assign_comment_and_close(harness: Harness, client: TestClien
     assert row().muted_until == harness.clock.now + timedelta(hours=1)
     press(client, id, "mute", until="2027-01-01T00:00")
     assert row().muted_until.isoformat() == "2027-01-01T00:00:00+00:00"
-    assert "muted until" in shown(client, f"/incidents/{id}")
+    assert "muted, ends" in shown(client, f"/incidents/{id}")
     assert "shop fails" in shown(client, "/incidents?show=muted")
     assert "Nothing needs attention." in shown(client, "/incidents")
     press(client, id, "unmute")
