@@ -61,6 +61,17 @@ def test_a_list_shows_what_needs_somebody(gateway: respx.MockRouter, crawlctl: C
     }
 
 
+def test_a_list_of_closed_ones_shows_who_closed_them(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
+    closed = {"state": "closed", "closed_at": "2026-11-20T11:59:30Z", "closed_by": "bob"}
+    page = {"incidents": [{**INCIDENT, **closed}], "next_page_token": None}
+    gateway.get("/v1/incidents").respond(json=page)
+    shown = crawlctl("incidents", "--state", "closed").out
+    assert all(text in shown for text in ("CLOSED BY", "bob")), shown
+    assert "CLOSED" not in crawlctl("incidents").out
+
+
 def test_an_empty_list_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/incidents").respond(json={"incidents": [], "next_page_token": None})
     assert "nothing needs attention" in crawlctl("incidents").err
