@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import func, select
 
