@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
@@ -15,6 +14,7 @@ from .bounds import ID_MAX, Bound, check_number, check_text, count, refusal, tra
 from .ended_by import EndedBy
 from .quick import quick_dataclass
 from .run import COVERAGE, DROPPED, EMPTY, NO_ITEMS, UNMET, UNMET_OUTCOMES, RunStatus, Verdict
+from .unknown import similar
 
 #: The maximum number of fields of a task or a run, and the maximum length of a field's name.
 #: ``runner/feeds.py`` has the same limits.
@@ -272,10 +272,8 @@ def _unknown(
     """
     for name in parts:
         if coverage.share(name) == 0 and all(earlier.share(name) == 0 for earlier in before):
-            near = get_close_matches(
-                name, [other for other, share in coverage.shares.items() if share], 1
-            )
-            fix = f": is {near[0]} meant?" if near else ", or leave it out"
+            near = similar(name, [other for other, share in coverage.shares.items() if share])
+            fix = f": did you mean {near}?" if near else ", or leave it out"
             yield (
                 f"{name}: no item of this run or {len(before)} before has it; correct expect in "
                 f"the catalogue{fix}"

@@ -24,6 +24,7 @@ from .bounds import refusal
 from .errors import InvalidRequest
 from .names import CRAWLER_NAME
 from .projects import only
+from .unknown import suggest
 
 #: The pool of runs whose request and crawler name no pool.
 DEFAULT = "default"
@@ -154,11 +155,8 @@ class Pools:
         """
         known = {DEFAULT, *self.of_project(project).named}
         if name is not None and name not in known:
-            raise refusal(
-                "pool",
-                name,
-                f"the pools of this installation are {', '.join(sorted(known))} (LIFECYCLE_POOLS)",
-            )
+            advice = suggest(name, sorted(known))
+            raise refusal("pool", name, f"LIFECYCLE_POOLS does not have this pool; {advice}")
 
 
 _PLAIN = Pool()

@@ -1,22 +1,48 @@
-"""Advice about names of fields that do not exist, with the name that was probably meant."""
+"""Advice about names that do not exist, with the name that was probably meant."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+#: The maximum number of names that are compared with an unknown one. More would take too long.
+_COMPARED_MAX = 5000
+#: The maximum number of names in an error message, because nobody reads hundreds of them.
+_LISTED_MAX = 20
+
+
+def similar(name: object, known: Iterable[str]) -> str | None:
+    """Return the valid name that was probably meant, or ``None`` if no name is similar."""
+    alike = {_bare(each): each for each in itertools.islice(known, _COMPARED_MAX)}
+    # The time for a comparison depends on the number of characters. The truncated name is still
+    # longer than all valid names.
+    wanted = _bare(str(name)[:60])
+    letters = sorted(wanted)
+    swapped = [each for each in alike if sorted(each) == letters]
+    # Swapped digits are a common mistake, but difflib prefers one wrong digit.
+    for group in (swapped, alike):
+        for close in difflib.get_close_matches(wanted, group, 1, cutoff=0.75):
+            return alike[close]
+    return None
+
+
+def suggest(name: object, known: Collection[str]) -> str:
+    """Return the advice for a name that does not exist: the most similar valid name or, if no name
+    is similar, the first valid names.
+    """
+    close = similar(name, known)
+    if close is not None:
+        return f"did you mean {close}?"
+    listed = ", ".join(itertools.islice(known, _LISTED_MAX)) or "none"
+    left = len(known) - _LISTED_MAX
+    return f"known are {listed} and {left} more" if left > 0 else f"known are {listed}"
 
 
 def advise(name: object, known: Collection[str]) -> str:
-    """Return the advice for a name that does not exist: the most similar valid name or, if no name
-    is similar, all valid names.
-    """
-    alike = {_bare(each): each for each in known}
-    # The time for a comparison depends on the number of characters. The truncated name is still
-    # longer than all valid names.
-    for close in difflib.get_close_matches(_bare(str(name)[:60]), alike, 1, cutoff=0.75):
-        return f"did you mean {alike[close]}?"
-    return f"known are {', '.join(known)}" if known else "leave it out"
+    """Return the advice for a field that does not exist, as ``suggest`` does."""
+    return suggest(name, known) if known else "leave it out"
 
 
 def _bare(name: str) -> str:

@@ -45,7 +45,9 @@ class NamedCommands(ABC, Generic[R]):
 
     async def find(self, name: str) -> R:
         """Return the row with this name. Raises ``Problem`` 404."""
-        return existing(self.noun, name, await self.seen(name))
+        row = await self.seen(name)
+        others = [] if row is not None else await run_in_threadpool(self.store.every)
+        return existing(self.noun, name, row, [other.name for other in others])
 
     @abstractmethod
     async def put(self, name: str, body: Any) -> CommandResult[R]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.unknown import suggest
 
 from .jobs import NewJob, crawl
 from .workflow import AnyOrder, Workflow, new_id
@@ -263,9 +264,7 @@ class GraphManager:
                     everything.append(fromkey)
         for name in (*self.args.starting_job, *self.args.skip_job):
             if name not in known:
-                self.parser().error(
-                    f"there is no task {name!r}; name one of {', '.join(sorted(known))}"
-                )
+                self.parser().error(f"there is no task {name!r}; {suggest(name, sorted(known))}")
         begin = [known[name] for name in self.args.starting_job] or roots
         chosen = dict[str, BaseTask]()
         for task in begin:  # the loop appends to the list

@@ -157,7 +157,7 @@ def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> li
     """
     crawler = catalogue.get(call.crawler)
     if crawler is None:
-        words = unknown((known.name for known in catalogue.all()), catalogue.problem)
+        words = unknown(call.crawler, (known.name for known in catalogue.all()), catalogue.problem)
         value = repr(call.crawler)[:120]
         message = f"unknown crawler; {words}"
         error = FieldError(field="crawler", value=value, message=message)

@@ -70,7 +70,7 @@ def test_what_is_too_little(
 
 
 @pytest.mark.parametrize(("shares", "before", "said"), [
-    ({"title": 1.0, "titel": 0.0}, 0, ": is title meant?"),
+    ({"title": 1.0, "titel": 0.0}, 0, ": did you mean title?"),
     ({"price": 1.0}, 9, ", or leave it out"),
     ({"titel": 0.01}, 9, None),
 ])  # fmt: skip

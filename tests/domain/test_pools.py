@@ -257,7 +257,7 @@ def test_who_was_called_is_called_again_after_a_while() -> None:
         ),
         (
             lambda: Pools({"a": Pool()}).check("b"),
-            "pool: 'b' is not allowed; the pools of this installation are a, default",
+            "pool: 'b' is not allowed; LIFECYCLE_POOLS does not have this pool",
         ),
     ],
 )

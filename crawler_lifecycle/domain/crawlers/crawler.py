@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import DEFAULT, Retries
 from crawler_lifecycle.domain.run import Limits, RunRequest, check_sizes
+from crawler_lifecycle.domain.unknown import advise, suggest
 from crawler_lifecycle.runner.item_files import declared
 
 from .arguments import Argument, ArgumentType, check_declared, check_value
@@ -29,8 +30,6 @@ RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
 #: in ``retry_num``. A spider that does not declare ``retry_num`` does not receive it
 #: (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
-#: The maximum length of the list of crawler names in an error message.
-_LISTED_MAX = 2000
 
 
 class CrawlerKind(StrEnum):
@@ -171,13 +170,19 @@ class CrawlerDefinition:
         return self.spider or self.name
 
 
-def unknown(known: Iterable[str], problem: str | None) -> str:
-    """Return the text about an unknown crawler: the names in ``known`` and the catalogue's
-    ``problem``, if any. The crawler may be defined in a newer entry that cannot be read.
+def unknown(name: str, known: Iterable[str], problem: str | None) -> str:
+    """Return the text about an unknown crawler: the name that was probably meant and the
+    catalogue's ``problem``, if any. The crawler may be defined in a newer entry that cannot be
+    read.
     """
-    return "; ".join(
-        filter(None, (f"known are {', '.join(sorted(known))[:_LISTED_MAX] or 'none'}", problem))
-    )
+    advice = suggest(name, sorted(known))
+    return f"{advice}; {problem}" if problem else advice
+
+
+def unknown_argument(crawler: CrawlerDefinition, name: str) -> str:
+    """Return the text about an argument that the crawler does not declare."""
+    advice = advise(name, sorted(crawler.args))
+    return f"unknown argument of crawler {crawler.name!r}; {advice}"
 
 
 def check_retries(policy: Retries, memory: str | None = None) -> None:
@@ -204,10 +209,7 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
         for name, value in layer.items():
             declared = crawler.args.get(name) or GIVEN_TO_ALL.get(name)
             if declared is None:
-                known = ", ".join(sorted(crawler.args)) or "none"
-                raise InvalidRequest(
-                    f"args.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}"
-                )
+                raise InvalidRequest(f"args.{name}: {unknown_argument(crawler, name)}")
             if "\0" in value:
                 raise InvalidRequest(
                     f"args.{name}: {value!r} contains a NUL character, which no process can receive"

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import uuid
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -48,6 +48,7 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     StopRequest,
 )
+from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.access.operations import caller_key, caller_name, check_own
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.retention.deletion import DeletionStore
@@ -109,11 +110,14 @@ def check_foreign(field: str, id: str | None) -> None:
         raise refusal(field, id, f"it begins with one of {', '.join(_OURS)}; give another one")
 
 
-def existing(noun: str, key: int | str, row: Row | None) -> Row:
-    """Return the row. Raises ``Problem`` 404 if it is ``None``."""
+def existing(noun: str, key: int | str, row: Row | None, known: Iterable[str] = ()) -> Row:
+    """Return the row. Raises ``Problem`` 404 if it is ``None``, with the most similar of the
+    ``known`` names.
+    """
     if row is None:
         shown = repr(key[:200]) if isinstance(key, str) else key
-        fix = f"GET /v1/{noun}s lists all {noun}s"
+        near = similar(key, known)
+        fix = f"did you mean {near}?" if near else f"GET /v1/{noun}s lists all {noun}s"
         raise Problem(404, f"{noun}_not_found", f"{noun} {shown} does not exist; {fix}")
     return row
 

@@ -128,7 +128,7 @@ class Crawlers:
             # The crawler may have been declared after the last reading.
             raise SchedulerUnavailable(str(self._failure[1]))
         if name not in known:
-            words = unknown(known, self.problem)
+            words = unknown(name, known, self.problem)
             error = FieldError(
                 field="crawler", value=repr(name), message=f"unknown crawler; {words}"
             )

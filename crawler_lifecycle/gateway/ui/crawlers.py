@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from operator import attrgetter
 from statistics import median
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import brought_less
@@ -65,12 +65,12 @@ def add_crawlers(
         known, away = await crawlers.last()
         runs = await run_in_threadpool(store.runs.brief_runs, EACH, crawler=crawler)
         if not runs and crawler not in known:
-            near = (f"is {match_} meant?" for match_ in get_close_matches(crawler, known, 1, 0.5))
-            fix = next(near, away or "the first page lists all crawlers")
+            near = similar(crawler, known)
+            fix = f"did you mean {near}?" if near else away or "the first page lists all crawlers"
             raise Problem(
                 404,
                 "unknown_crawler",
-                f"There is no crawler {crawler[:100]!r}, and it has no runs;  {fix}",
+                f"There is no crawler {crawler[:100]!r}, and it has no runs; {fix}",
             )
         return await run_in_threadpool(shown, request, crawler, known.get(crawler), runs, away)
 

@@ -74,7 +74,7 @@ def shops(crawlctl: Crawlctl) -> None:
         ),
         (
             {**ENTRY, "args": {"page": {}}},
-            "args.category: unknown argument of crawler 'shops'; it takes: page",
+            "args.category: unknown argument of crawler 'shops'; known are page",
         ),
         (
             {**ENTRY, "args": {"category": {"choices": ["toys"]}, "page": {}}},

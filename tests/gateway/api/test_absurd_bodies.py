@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.bounds import VALUES_MAX, values_in
 from crawler_lifecycle.domain.projects import limited
-from crawler_lifecycle.domain.unknown import advise
+from crawler_lifecycle.domain.unknown import advise, suggest
 from crawler_lifecycle.features.scrapyd.gateway.forms import FIELDS_MAX
 from crawler_lifecycle.gateway.access.operations import ACCESS, BODY_MAX
 from crawler_lifecycle.gateway.runs.requests import TASKS_MAX
@@ -292,7 +292,15 @@ def test_the_field_of_a_step_too(client: TestClient) -> None:
 def test_what_is_like_nothing_gets_the_names_that_there_are() -> None:
     assert advise("colour", ["crawler", "tags"]) == "known are crawler, tags"
     assert advise("colour", []) == "leave it out"
+    shops = [f"shop-{n}" for n in range(513)]
+    assert suggest("Shop_733", [one for one in shops if one != "shop-73"]).startswith(
+        "did you mean"
+    )
+    assert suggest("shop-374", shops[:350]) == "did you mean shop-347?", "two digits are swapped"
+    assert suggest("x", shops).endswith("shop-19 and 493 more")
+    assert suggest("x", []) == "known are none"
     began = time.process_time()
+    suggest("x" * 1_000_000, shops * 1000)
     advise("x" * 1_000_000, ["crawler"] * 20)
     assert time.process_time() - began < 0.5
 

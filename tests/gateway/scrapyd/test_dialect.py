@@ -301,7 +301,7 @@ REFUSED = [
     ({"project": PROJECT, "spider": "strict"}, "args.site: missing"),
     (
         {**PLAIN, "depth": "3"},
-        "args.depth: unknown argument of crawler 'plain'; it takes: page, site",
+        "args.depth: unknown argument of crawler 'plain'; known are page, site",
     ),
     ({**PLAIN, "_job": "x"}, "args._job: unknown argument"),
     ({**PLAIN, "": "x"}, "args.: unknown argument"),

@@ -90,7 +90,7 @@ def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has
         assert "Start" not in words(left).partition("All runs")[0]
         assert "page – 7 not in the catalogue" in words(left)
         for name, fix in (
-            ("strickt", "is strict meant?"),
+            ("strickt", "did you mean strict?"),
             ("x" * 63, "lists all"),
             ("%00%E2%80%AE", "lists all"),
         ):

@@ -399,7 +399,7 @@ def checked_run(
     there is no such crawler."""
     crawler = next((crawler for crawler in crawlers if crawler.name == request.crawler), None)
     if crawler is None:
-        words = unknown((crawler.name for crawler in crawlers), problem)
+        words = unknown(request.crawler, (crawler.name for crawler in crawlers), problem)
         raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; {words}")
     check_crawl(crawler, request)
     return completed(request, crawler)

@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import check_tags
+from crawler_lifecycle.domain.unknown import suggest
 from crawler_lifecycle.features.managers.activities.registered import NAME_MODULE, check_read
 from crawler_lifecycle.features.managers.domain.jobs import base_of
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
@@ -113,7 +114,7 @@ class _StepOffers:
         if crawler is not None:
             check_crawl(crawler, request)
         elif self.crawlers:
-            why = unknown(self.crawlers, self.problem)
+            why = unknown(request.crawler, self.crawlers, self.problem)
             raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; {why}")
         self.pools.check(request.pool or (crawler.pool if crawler else None), self.project)
 
@@ -131,11 +132,8 @@ class _StepOffers:
         # worker, it is unknown which modules its workers will have.
         alive = known or (self.rows if step.queue is None else ())
         if found is None and any(row.heard(self.now) for row in alive):
-            listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
-            why = (
-                f"{field}: no user-code worker has registered {name!r}; known are {listed}; "
-                f"{NAME_MODULE}"
-            )
+            advice = suggest(name, sorted({row.plan for row in known}))
+            why = f"{field}: no user-code worker has registered {name!r}; {advice}; {NAME_MODULE}"
             raise Unstartable(why, step.path, "unknown_class")
         if found is not None and found.error is not None:
             raise Unstartable(

@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import IS_FINAL
 from crawler_lifecycle.domain.run import RunRequest, Trigger
+from crawler_lifecycle.domain.unknown import similar, suggest
 
 from .manager import FAILED_OUTCOMES, Job
 
@@ -90,13 +91,14 @@ class Cloud:
             return found[0]
         where = f" in project {project_id!r:.80}" if project_id is not None else ""
         if not found:
+            near = similar(prefix + spider, (crawler.name for crawler in mine))
             fix = (
-                f"no crawler{where} has this name or this spider; crawlctl crawler list shows "
-                "all crawlers"
+                f"did you mean {near.removeprefix(prefix)}?"
+                if near
+                else "crawlctl crawler list shows all crawlers"
             )
-            raise InvalidRequest(
-                "; ".join(filter(None, (f"spider: {spider!r:.120} is unknown", fix, problem)))
-            )
+            text = f"spider: {spider!r:.120} is unknown; no crawler{where} has this name or spider"
+            raise InvalidRequest("; ".join(filter(None, (text, fix, problem))))
         names = ", ".join(sorted(crawler.name for crawler in found)[:_NAMED_MAX])
         raise InvalidRequest(
             f"spider: {spider!r:.120} is unknown, because {len(found)} crawlers{where} have this "
@@ -109,8 +111,8 @@ class Cloud:
             return ""
         prefix = self.projects.get(project_id)
         if prefix is None:
-            known = ", ".join(sorted(self.projects)) or "none"
-            fix = f"name one of LIFECYCLE_USER_CODE__PROJECTS ({known[:300]}), or leave it out"
+            advice = suggest(project_id, sorted(self.projects))
+            fix = f"name one of LIFECYCLE_USER_CODE__PROJECTS, or leave it out; {advice}"
             raise refusal("project_id", project_id, fix)
         return prefix
 

@@ -29,10 +29,12 @@ from crawler_lifecycle.domain.crawlers.crawler import (
     CrawlerDefinition,
     check_tasks,
     effective_settings,
+    unknown_argument,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
+from crawler_lifecycle.domain.unknown import advise, suggest
 from crawler_lifecycle.gateway.runs.commands import (
     LATER,
     CommandResult,
@@ -209,15 +211,12 @@ class ManagerCommands:
         if found is None:
             check_read(rows, module if ":" in str(body.plan) else None)
         if found is None and any(row.heard(self.clock()) for row in rows):
-            listed = ", ".join(sorted({row.plan for row in rows if row.kind == CODE_MANAGER}))[
-                :2000
-            ]
+            plans = {row.plan for row in rows if row.kind == CODE_MANAGER}
+            advice = suggest(body.plan, sorted(plans))
             error = FieldError(
-                field="plan",
-                value=repr(body.plan)[:120],
-                message=f"unknown class; known are {listed}",
+                field="plan", value=repr(body.plan)[:120], message=f"unknown class; {advice}"
             )
-            detail = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
+            detail = f"plan: {body.plan!r} is unknown; {advice}; {NAME_MODULE}"
             raise Problem(422, "unknown_class", detail, errors=[error])
         if found is None and ":" not in str(body.plan):
             detail = (
@@ -476,7 +475,8 @@ def check_options(plan: UserCodeRow, argv: Sequence[str]) -> None:
             name not in "--flow-id" and any(one.startswith(name) for one in known)
         )
         if name.startswith("--") and not taken:
-            raise refusal(f"argv[{n}]", name, f"{plan.plan} takes {', '.join(known)}")
+            advice = advise(name, known)
+            raise refusal(f"argv[{n}]", name, f"{plan.plan} does not have it; {advice}")
 
 
 def check_argument(
@@ -486,10 +486,7 @@ def check_argument(
     value of an argument.
     """
     if name not in crawler.args:
-        known = ", ".join(sorted(crawler.args)) or "none"
-        raise InvalidRequest(
-            f"{where}.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}"
-        )
+        raise InvalidRequest(f"{where}.{name}: {unknown_argument(crawler, name)}")
     if value is not None:
         check_value(f"{where}.{name}", crawler.args[name], value)
 

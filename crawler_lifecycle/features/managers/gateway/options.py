@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crawler_lifecycle.domain.unknown import suggest
 from crawler_lifecycle.gateway.ui.parts.forms import lines, whole
 from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json
 
@@ -54,9 +55,7 @@ class Option:
 
     def _one(self, text: str) -> Any:
         if self.choices and text not in self.choices:
-            raise ValueError(
-                f"{text[:100]!r} is not allowed; choose from {', '.join(self.choices)[:1000]}"
-            )
+            raise ValueError(f"{text[:100]!r} is not allowed; {suggest(text, self.choices)}")
         try:
             found = self._converted(text)
         except (ValueError, RecursionError, Problem):
