@@ -26,7 +26,11 @@ class LifecycleError(Exception):
 
 
 class InvalidRequest(LifecycleError, ValueError):
-    """A request that can never be carried out. The text names the field, the value and the fix."""
+    """A request that can never be carried out. Each text names the field, the value and the fix."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__("; ".join(texts))
+        self.texts = texts
 
 
 class RunNotFound(LifecycleError):

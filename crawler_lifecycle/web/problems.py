@@ -158,7 +158,8 @@ def of_error(error: LifecycleError | Problem) -> Problem:
         return error
     code = snake(error.code)
     if isinstance(error, InvalidRequest):
-        return Problem(422, code, str(error), errors=[_field_error(str(error))])
+        errors = [_field_error(text) for text in error.texts[:ERRORS_MAX]]
+        return Problem(422, code, str(error), errors=errors)
     if isinstance(error, QuotaReached):
         # A quota of 0 never has room, so there is no time to wait for.
         again = (

@@ -30,6 +30,8 @@ RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
 #: in ``retry_num``. A spider that does not declare ``retry_num`` does not receive it
 #: (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
+#: The maximum number of wrong arguments that one error names.
+_ERRORS_MAX = 20
 
 
 class CrawlerKind(StrEnum):
@@ -170,7 +172,7 @@ class CrawlerDefinition:
         return self.spider or self.name
 
 
-def unknown(name: str, known: Iterable[str], problem: str | None) -> str:
+def unknown(name: object, known: Iterable[str], problem: str | None) -> str:
     """Return the text about an unknown crawler: the name that was probably meant and the
     catalogue's ``problem``, if any. The crawler may be defined in a newer entry that cannot be
     read.
@@ -201,25 +203,35 @@ def _defaults(crawler: CrawlerDefinition) -> dict[str, str]:
 def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> dict[str, str]:
     """Return the arguments of one task: the defaults, overridden by each layer in turn.
 
-    Raises ``InvalidRequest`` for an undeclared argument, a value that its declaration does not
-    allow, and a missing required argument.
+    Raises ``InvalidRequest`` with all undeclared arguments, values that their declarations do not
+    allow, and missing required arguments.
     """
     merged = _defaults(crawler)
+    errors: list[str] = []
     for layer in layers:
         for name, value in layer.items():
-            declared = crawler.args.get(name) or GIVEN_TO_ALL.get(name)
-            if declared is None:
-                raise InvalidRequest(f"args.{name}: {unknown_argument(crawler, name)}")
-            if "\0" in value:
-                raise InvalidRequest(
-                    f"args.{name}: {value!r} contains a NUL character, which no process can receive"
-                )
-            check_value(f"args.{name}", declared, value)
             merged[name] = value
+            try:
+                _check_argument(crawler, name, value)
+            except InvalidRequest as error:
+                errors.append(str(error))
     for name, arg in crawler.args.items():
         if arg.required and name not in merged:
-            raise InvalidRequest(f"args.{name}: missing; crawler {crawler.name!r} requires it")
+            errors.append(f"args.{name}: missing; crawler {crawler.name!r} requires it")
+    if errors:
+        raise InvalidRequest(*errors[:_ERRORS_MAX])
     return merged
+
+
+def _check_argument(crawler: CrawlerDefinition, name: str, value: str) -> None:
+    declared = crawler.args.get(name) or GIVEN_TO_ALL.get(name)
+    if declared is None:
+        raise InvalidRequest(f"args.{name}: {unknown_argument(crawler, name)}")
+    if "\0" in value:
+        raise InvalidRequest(
+            f"args.{name}: {value!r} contains a NUL character, which no process can receive"
+        )
+    check_value(f"args.{name}", declared, value)
 
 
 def effective_settings(crawler: CrawlerDefinition, settings: Mapping[str, str]) -> dict[str, str]:
@@ -259,9 +271,12 @@ def args_of_tasks(
         try:
             complete.append(effective_args(crawler, args, own))
         except InvalidRequest as error:
-            named = str(error).partition(": ")[0].removeprefix("args.")
-            where = "" if named in args and named not in own else f"tasks[{n}]."
-            raise InvalidRequest(f"{where}{error}") from None
+            texts = []
+            for text in error.texts:
+                named = text.partition(": ")[0].removeprefix("args.")
+                where = "" if named in args and named not in own else f"tasks[{n}]."
+                texts.append(where + text)
+            raise InvalidRequest(*texts) from None
     return complete
 
 

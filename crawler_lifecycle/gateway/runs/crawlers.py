@@ -121,18 +121,26 @@ class Crawlers:
     async def get(self, name: str) -> CrawlerDefinition:
         """Return the crawler with this name.
 
-        Raises ``Problem`` 422 with the known names, or ``SchedulerUnavailable``.
+        Raises ``Problem`` 422 as ``named`` does, or ``SchedulerUnavailable``.
         """
         known = await self.all()
         if name not in known and self._failure is not None:
             # The crawler may have been declared after the last reading.
             raise SchedulerUnavailable(str(self._failure[1]))
-        if name not in known:
-            words = unknown(name, known, self.problem)
-            error = FieldError(
-                field="crawler", value=repr(name), message=f"unknown crawler; {words}"
-            )
-            raise Problem(
-                422, "unknown_crawler", f"crawler: {name!r} is unknown; {words}", errors=[error]
-            )
-        return known[name]
+        return named(known, name, self.problem)
+
+
+def named(
+    known: Mapping[str, CrawlerDefinition], name: str, problem: str | None
+) -> CrawlerDefinition:
+    """Return the crawler with this name. ``problem`` is the problem of the catalogue, if any.
+
+    Raises ``Problem`` 422 with the name that was probably meant.
+    """
+    if name not in known:
+        words = unknown(name, known, problem)
+        error = FieldError(field="crawler", value=repr(name), message=f"unknown crawler; {words}")
+        raise Problem(
+            422, "unknown_crawler", f"crawler: {name!r} is unknown; {words}", errors=[error]
+        )
+    return known[name]

@@ -465,7 +465,7 @@ def _skeletons(
         "tags": text,
         "settings": text.replace("=", ""),
     }
-    form["arg.nonsense"] = f"x{text}"
+    form["arg.nonsense"] = f"x{line}"
     found["start"] = Skeleton(client.post("/runs/new", data=form).text)
     found["press"] = Skeleton(
         client.post("/runs", data={"key": KEY, "do": f"x{text}", "run": "1.1"}).text

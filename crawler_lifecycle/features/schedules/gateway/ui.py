@@ -7,7 +7,8 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 from zoneinfo import available_timezones
@@ -18,20 +19,23 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.due_ids import temporal_schedule_id
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Moment
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.ui.parts import crawler_fields
 from crawler_lifecycle.gateway.ui.parts import forms as fields
 from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, query_of, read
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page, pretty
 from crawler_lifecycle.subjects import SCHEDULE, Subject
-from crawler_lifecycle.web.problems import JsonBody, Problem, refused
+from crawler_lifecycle.web.problems import JsonBody, Problem, of_error, refused
 from crawler_lifecycle.web.turns import in_turn
 
-from ..domain.definition import Overlap, ScheduleSpec, TargetKind, kind_of
+from ..domain.calendar import read_zone
+from ..domain.definition import Overlap, ScheduleSpec, TargetKind, check_schedule_name, kind_of
 from ..ports import ScheduleRow
+from ..temporal import AHEAD
 from .answers import (
     TIME_MAX,
     FiringFilters,
@@ -52,16 +56,18 @@ from .commands import (
 _PUT = JsonBody(PutSchedule)
 _PAUSE = JsonBody(PauseSchedule)
 _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
-_TEXTS = ("cron", "time_zone", "start_at", "end_at", "overlap")
-_TARGET = ("crawler", "args", "plan", "argv", "target_name", "tags", "request")
+_MOMENTS = ("start_at", "end_at")
+_TEXTS = ("cron", "time_zone", "overlap")
+_TIMES = (*_NUMBERS, *_TEXTS, *_MOMENTS)
+_TARGET = ("crawler", "plan", "argv", "target_name", "tags", "request")
 _KNOWN = (
     "name",
     "revision",
     "kind",
     *_TARGET,
-    *_NUMBERS,
-    *_TEXTS,
+    *_TIMES,
     "excluded",
+    "show",
     "paused",
     "was_paused",
     "reason",
@@ -71,21 +77,10 @@ _NEW = {"kind": "run", "time_zone": "UTC"}
 #: Maps each field that an error of the API names to the field of the form. ``request`` has the
 #: other fields of a target.
 _PLACES = {
-    **{
-        name: name
-        for name in (
-            "name",
-            "excluded",
-            "args",
-            "crawler",
-            "plan",
-            "argv",
-            "tags",
-            *_NUMBERS,
-            *_TEXTS,
-        )
-    },
-    **{f"run.{name}": name for name in ("crawler", "args", "tags")},
+    **{name: name for name in ("name", "excluded", "crawler", "plan", "argv", "tags", *_TIMES)},
+    **{f"run.{name}": name for name in ("crawler", "tags")},
+    "args": crawler_fields.PREFIX,
+    "run.args": crawler_fields.PREFIX,
     **{f"manager.{name}": name for name in ("plan", "argv", "tags")},
     "manager.name": "target_name",
     "graph.name": "target_name",
@@ -114,7 +109,12 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/schedules/new", operation_id="pressPutSchedule")
     async def press_put(request: Request) -> Response:
         """Create a schedule, or change its definition. A repeat changes nothing."""
-        given = fields.typed(await form(request), _KNOWN)
+        pairs = await form(request)
+        args = [name for name, _ in pairs if name.startswith(crawler_fields.PREFIX)]
+        given = fields.typed(pairs, [*_KNOWN, *args])
+        if "show" in given:
+            present_call().admitted = False  # nothing is changed
+            return await shown(request, given)
 
         async def kept() -> str:
             size = len(await request.body())
@@ -123,7 +123,19 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
             await fields.keep(commands, given, body, _PAUSE.read(fields.reason(given)))
             return SCHEDULE.path(given["name"].strip())
 
-        return await fields.sent(kept, functools.partial(shown, request, given))
+        async def again(problem: Problem) -> Response:
+            known, _ = await gateway.crawlers.last()
+            checks: list[Callable[[], object]] = [
+                functools.partial(check_schedule_name, given.get("name", "").strip()),
+                functools.partial(_spec, given),
+                functools.partial(_target, given.get("kind", ""), given),
+            ]
+            if given.get("kind") == TargetKind.RUN:
+                checks += crawler_fields.checks(known, gateway.crawlers.problem, given)
+            problem.errors += await in_turn(math.inf, lambda: fields.mistakes(*checks))
+            return await shown(request, given, problem)
+
+        return await fields.sent(kept, again)
 
     async def shown(
         request: Request, given: Mapping[str, str], problem: Problem | None = None
@@ -137,6 +149,8 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
             given=given,
             wrong=wrong,
             crawlers=sorted(known),
+            crawler=known.get(given.get("crawler", "").strip()),
+            next=await in_turn(math.inf, _upcoming, given, gateway.schedule_views.clock()),
             overlaps=OVERLAPS,
             zones=await run_in_threadpool(_zones),
         )
@@ -148,15 +162,44 @@ def _zones() -> list[str]:
     return sorted(available_timezones())
 
 
+def _spec(given: Mapping[str, str]) -> ScheduleSpec:
+    """Return a definition with the times of the form and any target.
+
+    Raises ``Problem`` 422 and ``InvalidRequest``.
+    """
+    body = {**_times(given), "run": {"crawler": "any"}}
+    return _PUT.read(json.dumps(body).encode()).spec()
+
+
+def _upcoming(given: Mapping[str, str], now: datetime) -> tuple[list[datetime], str]:
+    """Return the next due times of a form in its time zone, or a sentence why there are none."""
+    if "cron" not in given and "every_s" not in given:
+        return [], "Write a cron expression or an interval first."
+    try:
+        spec = _spec(given)
+    except (Problem, LifecycleError) as error:
+        return [], of_error(error).detail
+    zone = read_zone(spec.time_zone)
+    due = itertools.islice(spec.due_times(now, now + AHEAD), SHOWN)
+    return [at.astimezone(zone) for at in due], "Nothing is due in the coming years."
+
+
+def _times(given: Mapping[str, str]) -> dict[str, Any]:
+    body: dict[str, Any] = {name: given[name].strip() for name in _TEXTS if name in given}
+    body |= {name: fields.whole(given[name]) for name in _NUMBERS if name in given}
+    zone = read_zone(body.get("time_zone", "UTC"))
+    body |= {name: fields.utc_time(name, given[name], zone) for name in _MOMENTS if name in given}
+    if "excluded" in given:
+        body["excluded"] = fields.lines(given["excluded"])
+    return body
+
+
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the body of the API for the values of the form.
 
-    Raises ``Problem`` 422 for a value that cannot be read.
+    Raises ``Problem`` 422 for a value that cannot be read, and ``InvalidRequest``.
     """
-    body: dict[str, Any] = {name: given[name].strip() for name in _TEXTS if name in given}
-    body |= {name: fields.whole(given[name]) for name in _NUMBERS if name in given}
-    if "excluded" in given:
-        body["excluded"] = fields.lines(given["excluded"])
+    body = _times(given)
     kind = given.get("kind", "")
     if kind in list(TargetKind):
         body[kind] = _target(kind, given)
@@ -167,7 +210,6 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     own: dict[str, Any] = {}
     if kind == TargetKind.RUN:
         own |= {"crawler": given["crawler"].strip()} if "crawler" in given else {}
-        own |= {"args": fields.assignments("args", given["args"])} if "args" in given else {}
     else:
         own |= {"name": given["target_name"].strip()} if "target_name" in given else {}
     if kind == TargetKind.MANAGER:
@@ -180,6 +222,9 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     for name in own:
         if name in more:
             raise refused("request", f"{name}: the form has a field for it above; omit it here")
+    args = crawler_fields.args_of(given) if kind == TargetKind.RUN else {}
+    if args and isinstance(more.get("args", {}), dict):
+        own["args"] = more.get("args", {}) | args
     return {**more, **own}
 
 
@@ -196,12 +241,22 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
         for name in (*_NUMBERS, *_TEXTS)
         if definition.get(name) is not None
     }
+    zone = zone_of(row)
+    given |= {
+        name: fields.local_time(definition[name], zone) for name in _MOMENTS if name in definition
+    }
     if not fields.can_be_typed([given.get("cron") or ""]):
         given["cron"] = " ".join(str(definition["cron"]).split())
     given["excluded"] = "\n".join(definition.get("excluded", ()))
     own = {"tags": fields.as_parts(more.get("tags"))}
     if kind is TargetKind.RUN:
-        own |= {"crawler": more.get("crawler"), "args": fields.as_assignments(more.get("args"))}
+        own["crawler"] = more.get("crawler")
+        typed = crawler_fields.fields_of(more.get("args"))
+        given |= typed
+        if typed:
+            shown = crawler_fields.args_of(typed)
+            rest = {name: text for name, text in more.pop("args").items() if name not in shown}
+            more |= {"args": rest} if rest else {}
     else:
         own["target_name"] = more.get("name")
     if kind is TargetKind.MANAGER:
@@ -217,6 +272,8 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
 
 #: The number of future due times on the page.
 NEXT = 10
+#: The number of future due times in the form.
+SHOWN = 5
 #: The maximum number of past due times that are counted for a backfill.
 COUNTED_MAX = 500
 #: The facts about a schedule that its page shows before its definition.

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
@@ -33,9 +33,16 @@ from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.named import NamedCommands
-from crawler_lifecycle.gateway.ui.parts.rendering import answer
+from crawler_lifecycle.gateway.ui.parts.rendering import LOCAL_TIME, answer
 from crawler_lifecycle.subjects import Action, Subject
-from crawler_lifecycle.web.problems import Problem, check_json, invalid, of_error, refused
+from crawler_lifecycle.web.problems import (
+    FieldError,
+    Problem,
+    check_json,
+    invalid,
+    of_error,
+    refused,
+)
 from crawler_lifecycle.web.turns import in_turn
 
 #: The maximum number of fields in one form: a selection of 500 runs, and some more.
@@ -270,13 +277,39 @@ _PARTS_MAX = 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wrong:
     """The errors in a form that was sent."""
 
     detail: str
     fields: Mapping[str, str]
     """A sentence for each wrong field, by the name of the field."""
+    focused: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The sentence above the form."""
+        many = len(self.fields)
+        return self.detail if many < 2 else f"Nothing was done: {many} fields are wrong."
+
+    def takes_focus(self, name: str) -> bool:
+        """Return whether this wrong field is the first one that the page shows."""
+        self.focused = self.focused or name
+        return name == self.focused
+
+
+def mistakes(*checks: Callable[[], object]) -> list[FieldError]:
+    """Return the errors that these checks raise, so that a form shows all of them at once.
+
+    A check that cannot tell, because another service is unavailable, adds nothing.
+    """
+    found: list[FieldError] = []
+    for check in checks:
+        try:
+            check()
+        except (Problem, LifecycleError) as error:
+            found += of_error(error).errors
+    return found
 
 
 def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
@@ -333,6 +366,38 @@ def words(field: str, text: str) -> list[str]:
         raise refused(field, f"{error}; quote as on a command line") from None
 
 
+def utc_time(field: str, text: str, zone: tzinfo) -> str:
+    """Convert a local time of ``zone``, as browsers write it, to UTC.
+
+    Any other text is returned unchanged, and the API reads it. Raises ``Problem`` 422 for a local
+    time that does not exist.
+    """
+    text = text.strip()
+    if not LOCAL_TIME.fullmatch(text):
+        return text
+    try:
+        local = datetime.fromisoformat(text)
+        found = local.replace(tzinfo=zone).astimezone(UTC)
+        exists = found.astimezone(zone).replace(tzinfo=None) == local
+    except (ValueError, OverflowError):
+        exists = False
+    if not exists:
+        raise refused(field, f"{text} does not exist in {zone}; give another time")
+    return found.isoformat()
+
+
+def local_time(text: object, zone: tzinfo) -> str:
+    """Return a stored time as a local time of ``zone``, or unchanged if ``utc_time`` would not
+    restore it.
+    """
+    stored = str(text)
+    try:
+        local = datetime.fromisoformat(stored).astimezone(zone).replace(tzinfo=None).isoformat()
+        return local if utc_time("", local, zone) == stored else stored
+    except (ValueError, OverflowError, Problem):
+        return stored
+
+
 def whole(text: str) -> int | str:
     """Return the number in a text.
 
@@ -367,15 +432,6 @@ def can_be_typed(texts: Iterable[str]) -> bool:
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 
-def as_assignments(values: object) -> str | None:
-    """Return the text that ``assignments`` reads as these values, or ``None`` if there is none."""
-    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-        return None
-    text = "\n".join(f"{name}={value}" for name, value in values.items())
-    plain = can_be_typed([*values, *values.values()])
-    return text if plain and assignments("", text) == values else None
-
-
 def as_words(values: object) -> str | None:
     """Return the text that ``words`` reads as these values, or ``None`` if there is none."""
     text = shlex.join(values) if _are_texts(values) else ""
@@ -401,9 +457,11 @@ def placed(
 ) -> Wrong:
     """Assign the API's errors to the fields of a form.
 
-    ``names`` maps fields of the API to fields of the form. A field of the API can begin with one of
-    ``kinds``, such as ``run`` in ``run.crawler``. It belongs to the field that ``names`` gives for
-    ``run.crawler``, or else to the field ``rest``.
+    ``names`` maps fields of the API to fields of the form. If the field of the form ends with a
+    dot, the rest of the API's field follows: with ``arg.`` for ``args``, ``args.page`` becomes
+    ``arg.page``. A field of the API can begin with one of ``kinds``, such as ``run`` in
+    ``run.crawler``. It belongs to the field that ``names`` gives for ``run.crawler``, or else to
+    the field ``rest``.
     """
     found: dict[str, str] = {}
     for error in problem.errors:
@@ -412,11 +470,11 @@ def placed(
         path = inner if within else error.field
         first = re.split(r"[.\[]", path)[0]
         own = (names.get(f"{kind}.{first}") if within else names.get(first)) or rest
-        place = (
-            path
-            if own == rest and path not in (own, "body")
-            else path.removeprefix(first).lstrip(".")
-        )
+        inside = path.removeprefix(first).lstrip(".")
+        if own and own.endswith("."):
+            found.setdefault(own + inside, error.message)
+            continue
+        place = path if own == rest and path not in (own, "body") else inside
         if own:
             found.setdefault(own, f"{place}: {error.message}" if place else error.message)
     return Wrong(problem.detail, found)

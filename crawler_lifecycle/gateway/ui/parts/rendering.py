@@ -131,6 +131,8 @@ _UNSEEN = re.compile(
 #: A time in the form in which ``waiting`` writes it. If " ago" follows, it is shown as a moment,
 #: otherwise as a duration.
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
+#: A local time as browsers write it.
+LOCAL_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?")
 #: The operations of the pages that update automatically.
 MOVES = {
     "showFleet",
@@ -397,6 +399,7 @@ def _environment() -> Environment:
         "exact": exact,
         "cell": cell,
     }
+    made.tests["local_time"] = LOCAL_TIME.fullmatch
     made.globals |= {
         "asset": address,
         "query": query,

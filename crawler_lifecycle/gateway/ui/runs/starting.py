@@ -6,21 +6,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.domain.crawlers.crawler import unknown
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.runs.commands import Commands, mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
+from crawler_lifecycle.gateway.ui.parts import crawler_fields
 from crawler_lifecycle.gateway.ui.parts import forms as fields
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.ports.runs import RunRow
@@ -46,7 +51,14 @@ _PLAIN = (
     "memory",
     "project",
 )
-_KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
+_KNOWN = frozenset((*_PLAIN, "key", "show", *(f"limit.{name}" for name in LIMITS)))
+#: The field of the form for each field of the API.
+_PLACES = {name: name for name in _PLAIN} | {
+    "args": crawler_fields.PREFIX,
+    "limits": "limit.",
+    "Idempotency-Key": "key",
+    "key": "key",
+}
 
 
 def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
@@ -86,10 +98,17 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
             return f"/runs/{outcome.row.run_id}"
 
         async def again(problem: Problem) -> Response:
-            if not given.get("crawler"):
-                raise problem
+            if problem.status == 422:
+                known, _ = await crawlers.last()
+                checks = _checks(pairs)
+                if not given.get("tasks"):
+                    checks += crawler_fields.checks(known, crawlers.problem, given)
+                problem.errors += await in_turn(math.inf, lambda: fields.mistakes(*checks))
             return await shown(request, given, problem=problem)
 
+        if "show" in given:
+            present_call().admitted = False  # nothing is started
+            return await shown(request, given)
         return await fields.sent(started, again)
 
     async def shown(
@@ -104,11 +123,16 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
         # A refused form keeps its key, because it has started nothing, and a double click must
         # still start only one run.
         key = given.get("key") or uuid.uuid4().hex
+        name = given.get("crawler", "")
+        wrong = problem and fields.placed(problem, _PLACES)
+        if wrong is None and name and name not in known:
+            text = f"No crawler has this name; {unknown(name, known, away)}"
+            wrong = fields.Wrong(text, {"crawler": text})
         values: dict[str, Any] = {
-            "known": sorted(known),
-            "crawler": known.get(given.get("crawler", "")),
+            "crawlers": sorted(known),
+            "crawler": known.get(name),
             "away": away,
-            "wrong": problem and _wrong(problem),
+            "wrong": wrong,
             "pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else [],
             "given": given,
             "key": key,
@@ -127,9 +151,7 @@ def _body(pairs: fields.Pairs) -> StartRun:
         name: given[name] for name in ("crawler", "flow_id", "pool", "project") if name in given
     }
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
-    body["args"] = {
-        name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")
-    }
+    body["args"] = crawler_fields.args_of(given)
     body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
     body["resources"] = {name: given[name] for name in ("cpu", "memory") if name in given}
     body["tags"] = fields.parts(given.get("tags", ""))
@@ -140,16 +162,15 @@ def _body(pairs: fields.Pairs) -> StartRun:
     return fields.validated(StartRun, body)
 
 
-def _wrong(problem: Problem) -> fields.Wrong:
-    """Return the errors by the names of the form's fields."""
-    names: dict[str, str] = {}
-    for error in problem.errors:
-        first, _, rest = error.field.partition(".")
-        own = {"args": f"arg.{rest}", "limits": f"limit.{rest}", "resources": rest}.get(
-            first, first.partition("[")[0]
-        )
-        names.setdefault(own, error.message)
-    return fields.Wrong(problem.detail, names)
+def _checks(pairs: fields.Pairs) -> list[Callable[[], object]]:
+    """Return checks of the form that do not depend on each other."""
+    given = dict(pairs)
+    apart = ("settings", "tasks")
+    return [
+        partial(fields.assignments, "settings", given.get("settings", "")),
+        partial(fields.objects, "tasks", given.get("tasks", "")),
+        partial(_body, [(name, text) for name, text in pairs if name not in apart]),
+    ]
 
 
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
