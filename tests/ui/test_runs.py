@@ -17,9 +17,21 @@ def test_a_run_is_started_from_its_form_and_watched_to_its_end(
 ) -> None:
     page = visitor.open("/runs")
     page.get_by_role("link", name="Start a run").click()
-    page.get_by_label("Crawler").select_option("plain")
-    page.get_by_role("button", name="Show its form").click()
+    page.get_by_label("Crawler").fill("plian")
+    page.get_by_label("Tags").fill("kept")
+    expect(page.get_by_text("did you mean plain?").first).to_be_visible()
+    page.get_by_label("Crawler").fill("plain")
+    page.get_by_label("Crawler").press("Tab")
+    page.get_by_label("max_pages").fill("five")
+    page.get_by_text("Limits, settings and more").click()
+    page.get_by_label("Priority").fill("9")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("2 fields are wrong")
+    expect(page.get_by_label("max_pages")).to_be_focused()
+    visitor.poll(page)
+    expect(page.get_by_label("Tags")).to_have_value("kept")
     page.get_by_label("max_pages").fill("5")
+    page.get_by_label("Priority").fill("2")
     page.get_by_role("button", name="Start", exact=True).click()
     run_id = number(page)
     list_of_runs = visitor.open("/runs")
@@ -28,6 +40,22 @@ def test_a_run_is_started_from_its_form_and_watched_to_its_end(
     expect(now(page)).to_contain_text("COMPLETED")
     expect(now(page)).to_contain_text("finished")
     assert harness.status(run_id) == "COMPLETED"
+
+
+def test_the_next_times_follow_the_expression_while_one_types(
+    harness: Harness, visitor: Visitor
+) -> None:
+    page = visitor.open("/schedules/new")
+    following = page.locator("#next")
+    page.get_by_label("Crawler").fill("plain")
+    page.get_by_label("Cron expression").press_sequentially("30 2 29 2 *")
+    expect(following).to_contain_text("02-29 02:30:00 +0000")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    expect(following).to_contain_text("Next times in Europe/Berlin")
+    expect(page.get_by_label("max_pages")).to_be_visible()
+    page.get_by_label("Cron expression").fill("* * * * * *")
+    expect(following).to_contain_text("five")
+    visitor.poll(page)
 
 
 def test_a_stop_names_who_and_why_until_the_run_has_ended(

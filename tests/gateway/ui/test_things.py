@@ -65,7 +65,7 @@ def test_a_backfill_is_counted_before_it_begins(
 ) -> None:
     window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z"}
     asked = press(browser, nightly, "backfill", **window)
-    assert "3 due times are after" in words(asked)
+    assert "3 due times are in this window" in words(asked)
     row = harness.schedule()
     assert harness.store.schedules.list_firings(row.schedule_id) == []
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text.partition("<main")[2]))
@@ -74,8 +74,17 @@ def test_a_backfill_is_counted_before_it_begins(
         browser.post(nightly, data={**fields, "do": "backfill"})
     )
     assert len(harness.store.schedules.list_firings(row.schedule_id)) == 3
-    missing = press(browser, nightly, "backfill")
-    assert (missing.status_code, "give both times" in missing.text) == (422, True)
+    for wrong, sentence in (
+        ({"until": ""}, "give both times"),
+        ({"until": "2026-11-18T00:00"}, "give a time later than after"),
+        ({"until": "2099-11-18T00:00"}, "in the future"),
+        ({"until": "2026-02-31T00:00"}, "does not exist"),
+        ({"until": "soon"}, "soon"),
+    ):
+        form = {"key": "0" * 32, "do": "backfill", **window, **wrong}
+        kept = browser.post(nightly, data=form)
+        assert (kept.status_code, sentence in kept.text) == (422, True), kept.text
+        assert 'value="2026-11-19T00:30:00Z"' in kept.text
 
 
 def test_a_webhook_is_made_tested_paused_and_deleted(harness: Harness, browser: TestClient) -> None:

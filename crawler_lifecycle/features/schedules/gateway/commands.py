@@ -162,6 +162,19 @@ def _graph(body: StartGraph) -> dict[str, Any]:
     return {**found, **({} if body.name is None else {"name": body.name})}
 
 
+def check_window(body: Backfill, now: datetime) -> datetime:
+    """Return the end of the window of a backfill. Raises ``InvalidRequest``."""
+    until = body.until or now
+    check_time("after", body.after)
+    check_time("until", until)
+    if not body.after < until:
+        fix = f"give a time later than after, {body.after.isoformat()}"
+        raise refusal("until", until.isoformat(), fix)
+    if until > now:
+        raise refusal("until", until.isoformat(), "it is in the future; give a time in the past")
+    return until
+
+
 #: The maximum number of due times in one backfill.
 BACKFILL_MAX = 500
 
@@ -228,20 +241,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         Return their firings, and a note if any.
         """
         row = await self.find(name)
-        now = self.clock()
-        until = body.until or now
-        check_time("after", body.after)
-        check_time("until", until)
-        if not body.after < until:
-            raise refusal(
-                "until",
-                until.isoformat(),
-                f"give a time later than after, {body.after.isoformat()}",
-            )
-        if until > now:
-            raise refusal(
-                "until", until.isoformat(), "it is in the future; give a time in the past"
-            )
+        until = check_window(body, self.clock())
         found = ScheduleSpec.read(row.definition).due_times(body.after, until)
         due = await run_in_threadpool(lambda: list(itertools.islice(found, BACKFILL_MAX + 1)))
         if len(due) > BACKFILL_MAX:

@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.due_ids import temporal_schedule_id
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Moment
@@ -51,6 +51,7 @@ from .commands import (
     PauseSchedule,
     PutSchedule,
     ScheduleCommands,
+    check_window,
 )
 
 _PUT = JsonBody(PutSchedule)
@@ -140,20 +141,23 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
     async def shown(
         request: Request, given: Mapping[str, str], problem: Problem | None = None
     ) -> Response:
-        known, _ = await gateway.crawlers.last()
-        wrong = problem and fields.placed(problem, _PLACES, tuple(TargetKind), "request")
-        return answer(
-            request,
-            "schedule_form.html",
-            status=problem.status if problem else 200,
-            given=given,
-            wrong=wrong,
-            crawlers=sorted(known),
-            crawler=known.get(given.get("crawler", "").strip()),
-            next=await in_turn(math.inf, _upcoming, given, gateway.schedule_views.clock()),
-            overlaps=OVERLAPS,
-            zones=await run_in_threadpool(_zones),
-        )
+        known, away = await gateway.crawlers.last()
+        wrong = crawler_fields.hint(known, away, given)
+        if problem is not None:
+            wrong = fields.placed(problem, _PLACES, tuple(TargetKind), "request")
+        name = given.get("crawler", "").strip()
+        now = gateway.schedule_views.clock()
+        values: dict[str, Any] = {
+            "given": given,
+            "wrong": wrong,
+            "crawlers": sorted(known),
+            "crawler": known.get(name),
+            "next": await in_turn(math.inf, _upcoming, given, now),
+            "overlaps": OVERLAPS,
+            "zones": await run_in_threadpool(_zones),
+        }
+        status = problem.status if problem else 200
+        return answer(request, "schedule_form.html", status=status, **values)
 
 
 @functools.cache
@@ -364,42 +368,57 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/schedules/{name}")
     async def press_schedule(name: ScheduleName, request: Request) -> Response:
         """Pause, resume, run now, backfill or delete a schedule."""
-        asked = read(ScheduleForm, await form(request))
-        if (
-            asked.do == "backfill"
-            and (count := await _uncounted(commands, name, asked)) is not None
-        ):
-            # The page only asks a question, and nothing is done yet.
-            present_call().admitted = False
-            return answer(
-                request, "backfill.html", name=name, asked=asked, count=count, now=clock()
-            )
+        pairs = await form(request)
+        if ("do", "backfill") in pairs:
+            return await press_backfill(name, request, pairs)
+        asked = read(ScheduleForm, pairs)
         act = functools.partial(_carried_out, commands, name, asked)
         return await fields.carry_out(request, gateway.once, asked, name, act, clock())
 
+    async def press_backfill(name: str, request: Request, pairs: fields.Pairs) -> Response:
+        """Show how many due times a window has, and carry out the backfill if the form has shown
+        this number.
+        """
+        row = await commands.find(name)
+        given = {field: text for field, text in pairs if field in ("key", "reason", *_WINDOW)}
+        zone = zone_of(row)
+        values: dict[str, Any] = {"name": name, "given": given, "zone": zone, "now": clock()}
+        try:
+            local = [
+                (field, fields.utc_time(field, text, zone) if field in _WINDOW else text)
+                for field, text in pairs
+            ]
+            asked = read(ScheduleForm, local)
+            count = await run_in_threadpool(_count, row, _window(asked), clock())
+            if count == asked.counted:
+                act = functools.partial(_carried_out, commands, name, asked)
+                return await fields.carry_out(request, gateway.once, asked, name, act, clock())
+        except (Problem, LifecycleError) as error:
+            problem = of_error(error)
+            wrong = fields.placed(problem, {field: field for field in _WINDOW})
+            return answer(
+                request, "backfill.html", status=problem.status, wrong=wrong, count=None, **values
+            )
+        # The page only asks a question, and nothing is done yet.
+        present_call().admitted = False
+        return answer(request, "backfill.html", wrong=None, count=count, **values)
 
-async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:
-    """Return the number of due times of a backfill, or ``None`` if the page has already shown this
-    number.
-    """
-    body = _window(asked)
-    row = await commands.find(name)
 
-    def count() -> int:
-        if body.until is None or body.after >= body.until:
-            return 0
-        found = ScheduleSpec.read(row.definition).due_times(body.after, body.until)
-        return sum(1 for _ in itertools.islice(found, COUNTED_MAX + 1))
+#: The fields of a backfill.
+_WINDOW = ("after", "until")
 
-    counted = await run_in_threadpool(count)
-    return None if counted == asked.counted else counted
+
+def _count(row: ScheduleRow, body: Backfill, now: datetime) -> int:
+    """Return the number of due times of a backfill. Raises ``InvalidRequest``."""
+    until = check_window(body, now)
+    found = ScheduleSpec.read(row.definition).due_times(body.after, until)
+    return sum(1 for _ in itertools.islice(found, COUNTED_MAX + 1))
 
 
 def _window(asked: ScheduleForm) -> Backfill:
     if asked.after is None or asked.until is None:
-        raise InvalidRequest(
-            "after: missing; give both times, with an offset, such as 2026-11-20T12:00:00Z"
-        )
+        field = "after" if asked.after is None else "until"
+        raise refused(field, "missing; give both times")
     return Backfill(after=asked.after, until=asked.until)
 
 

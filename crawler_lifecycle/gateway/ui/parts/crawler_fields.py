@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args, unknown
 from crawler_lifecycle.gateway.runs.crawlers import named
+from crawler_lifecycle.gateway.ui.parts.forms import Wrong
 
 #: An argument's field is this prefix and the name of the argument.
 PREFIX = "arg."
@@ -14,22 +15,30 @@ PREFIX = "arg."
 
 def args_of(given: Mapping[str, str]) -> dict[str, str]:
     """Return the arguments in a form, without the empty ones."""
-    return {
-        name.removeprefix(PREFIX): text
-        for name, text in given.items()
-        if name.startswith(PREFIX) and text.strip()
-    }
+    typed = [name for name in given if name.startswith(PREFIX) and given[name].strip()]
+    return {name.removeprefix(PREFIX): given[name] for name in typed}
 
 
 def fields_of(args: object) -> dict[str, str]:
     """Return the fields for stored arguments, without those that no field sends back unchanged."""
     if not isinstance(args, dict):
         return {}
-    return {
-        PREFIX + name: text
-        for name, text in args.items()
-        if isinstance(text, str) and text.strip() and not {"\r", "\0"} & set(text)
-    }
+    texts = {name: text for name, text in args.items() if isinstance(text, str) and text.strip()}
+    kept = [name for name, text in texts.items() if not {"\r", "\0"} & set(text)]
+    return {PREFIX + name: texts[name] for name in kept}
+
+
+def hint(
+    known: Mapping[str, CrawlerDefinition], away: str | None, given: Mapping[str, str]
+) -> Wrong | None:
+    """Return the error of a form whose crawler is unknown, or ``None``. ``away`` says why the
+    catalogue may be incomplete.
+    """
+    name = given.get("crawler", "").strip()
+    if not name or not known or name in known:
+        return None
+    text = f"No crawler has this name; {unknown(name, known, away)}"
+    return Wrong(text, {"crawler": text})
 
 
 def checks(

@@ -289,8 +289,9 @@ class Wrong:
     @property
     def sentence(self) -> str:
         """The sentence above the form."""
-        many = len(self.fields)
-        return self.detail if many < 2 else f"Nothing was done: {many} fields are wrong."
+        if len(self.fields) < 2:
+            return self.detail
+        return f"Nothing was done: {len(self.fields)} fields are wrong."
 
     def takes_focus(self, name: str) -> bool:
         """Return whether this wrong field is the first one that the page shows."""
@@ -393,9 +394,10 @@ def local_time(text: object, zone: tzinfo) -> str:
     stored = str(text)
     try:
         local = datetime.fromisoformat(stored).astimezone(zone).replace(tzinfo=None).isoformat()
-        return local if utc_time("", local, zone) == stored else stored
+        restored = utc_time("", local, zone)
     except (ValueError, OverflowError, Problem):
         return stored
+    return local if restored == stored else stored
 
 
 def whole(text: str) -> int | str:

@@ -16,7 +16,6 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.crawlers.crawler import unknown
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
@@ -123,16 +122,12 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
         # A refused form keeps its key, because it has started nothing, and a double click must
         # still start only one run.
         key = given.get("key") or uuid.uuid4().hex
-        name = given.get("crawler", "")
-        wrong = problem and fields.placed(problem, _PLACES)
-        if wrong is None and name and name not in known:
-            text = f"No crawler has this name; {unknown(name, known, away)}"
-            wrong = fields.Wrong(text, {"crawler": text})
+        hint = crawler_fields.hint(known, away, given)
         values: dict[str, Any] = {
             "crawlers": sorted(known),
-            "crawler": known.get(name),
+            "crawler": known.get(given.get("crawler", "").strip()),
             "away": away,
-            "wrong": wrong,
+            "wrong": fields.placed(problem, _PLACES) if problem else hint,
             "pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else [],
             "given": given,
             "key": key,
@@ -165,12 +160,11 @@ def _body(pairs: fields.Pairs) -> StartRun:
 def _checks(pairs: fields.Pairs) -> list[Callable[[], object]]:
     """Return checks of the form that do not depend on each other."""
     given = dict(pairs)
-    apart = ("settings", "tasks")
-    return [
-        partial(fields.assignments, "settings", given.get("settings", "")),
-        partial(fields.objects, "tasks", given.get("tasks", "")),
-        partial(_body, [(name, text) for name, text in pairs if name not in apart]),
-    ]
+    rest = [(name, text) for name, text in pairs if name not in ("settings", "tasks")]
+    checks: list[Callable[[], object]] = [partial(_body, rest)]
+    checks.append(partial(fields.assignments, "settings", given.get("settings", "")))
+    checks.append(partial(fields.objects, "tasks", given.get("tasks", "")))
+    return checks
 
 
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
