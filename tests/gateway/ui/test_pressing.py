@@ -249,7 +249,7 @@ def test_a_form_that_is_wrong_comes_back_as_it_was(harness: Harness, browser: Te
         ("tasks", '{"page": "1"}\nnonsense', "tasks: line 2"),
         ("tasks", '{"page": 1}', "tasks[0].args.page"),
         ("tasks", "[" * 100_000, "tasks: line 1"),
-        ("memory", "much", "resources.memory"),
+        ("resources.memory", "much", "resources.memory"),
         ("max_parallel_tasks", "x", "max_parallel_tasks"),
         ("colour", "red", "colour: unknown field"),
         ("key", "", "key: missing"),

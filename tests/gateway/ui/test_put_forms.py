@@ -361,3 +361,58 @@ def test_a_webhook_that_is_wrong_is_told_beside_its_field(
         assert filled(answer)["flows"] == "<kept>"
         assert "whsec_verysecret" not in answer.text
         assert harness.store.webhooks.get("shop") is None
+
+
+def test_the_form_of_a_schedule_shows_its_next_times_and_the_typed_arguments_of_its_crawler(
+    harness: Harness, browser: TestClient
+) -> None:
+    form = {**FORM, "show": "yes", "cron": "30 2 * 3 *", "time_zone": "Europe/Berlin"}
+    page = browser.post("/schedules/new", data=form | {"arg.page": "7", "name": ""})
+    assert (page.status_code, filled(page)["arg.page"]) == (200, "7")
+    times = re.findall(r"<li>(\w+ 2027-03-\d\d [^<]*)</li>", page.text)
+    assert times[0] == "Monday 2027-03-01 02:30:00 +0100", page.text
+    assert len(times) == 5
+    for given, sentence in [
+        ({"start_at": "2027-03-27T00:00", "end_at": "2027-03-30T00:00"}, "03-29 02:30:00 +0200"),
+        ({"cron": "* * * * * *"}, "cron: "),
+        ({"cron": "0 0 31 2 *"}, "31"),
+        ({"cron": "x" * 60_000}, "cron: "),
+        ({"time_zone": "../etc"}, "time_zone: "),
+        ({"end_at": "2001-01-01T00:00"}, "Nothing is due"),
+        ({"start_at": "true"}, "start_at: "),
+        ({"cron": ""}, "Write a cron expression"),
+        ({"crawler": "plian"}, "No crawler has this name; did you mean plain?"),
+        ({"crawler": "<b>", "arg.<b>": "<b>"}, "No crawler has this name; known are"),
+    ]:
+        page = browser.post("/schedules/new", data=form | given)
+        assert page.status_code == 200
+        assert sentence in html.unescape(page.text.partition("<main")[2]), (given, page.text)
+        assert "<b>" not in page.text.partition("<main")[2]
+    assert harness.store.schedules.get("nightly") is None
+
+
+def test_all_mistakes_of_a_form_are_shown_at_once_and_the_first_has_the_focus(
+    harness: Harness, browser: TestClient
+) -> None:
+    given = {"crawler": "strict", "arg.nonsense": "x" * 60_000, "arg.depth": "deep"}
+    schedule = browser.post(
+        "/schedules/new", data={**FORM, **given, "name": "a b", "cron": "61 * * * *"}
+    )
+    assert wrong(schedule).keys() >= {"name", "arg.nonsense", "arg.depth", "cron"}
+    run = {
+        **given,
+        "key": "0" * 32,
+        "priority": "9",
+        "settings": "LOG_LEVEL",
+        "resources.memory": "much",
+    }
+    start = browser.post("/runs/new", data=run)
+    told = {"arg.nonsense", "arg.depth", "arg.site", "priority", "settings", "resources.memory"}
+    assert wrong(start).keys() >= told, wrong(start)
+    for page, first in ((schedule, "name"), (start, "arg.site")):
+        assert re.findall(r'id="f-([^"]+)"[^>]* autofocus', page.text) == [first]
+    many = {f"arg.a{n}": "x" for n in range(400)}
+    page = browser.post("/runs/new", data={"key": "0" * 32, "crawler": "plain", **many})
+    assert (page.status_code, len(wrong(page))) == (422, 20)
+    assert filled(page)["arg.a399"] == "x"
+    assert harness.store.runs.list_runs() == []

@@ -77,18 +77,12 @@ _REQUEST = 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}'
 _NEW = {"kind": "run", "time_zone": "UTC"}
 #: Maps each field that an error of the API names to the field of the form. ``request`` has the
 #: other fields of a target.
-_PLACES = {
-    **{name: name for name in ("name", "excluded", "crawler", "plan", "argv", "tags", *_TIMES)},
-    **{f"run.{name}": name for name in ("crawler", "tags")},
+_PLACES = {name: name for name in _KNOWN} | {
     "args": crawler_fields.PREFIX,
-    "run.args": crawler_fields.PREFIX,
-    **{f"manager.{name}": name for name in ("plan", "argv", "tags")},
+    "manager.crawler": "request",
     "manager.name": "target_name",
     "graph.name": "target_name",
-    "graph.tags": "tags",
     "run": "kind",
-    "reason": "reason",
-    "request": "request",
 }
 OVERLAPS = {
     Overlap.SKIP: "skip the new target",

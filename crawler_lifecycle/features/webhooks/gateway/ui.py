@@ -50,9 +50,7 @@ _KNOWN = (
     "was_paused",
     "reason",
 )
-_PLACES = {name: name for name in ("name", "kind", "url", "events", *FILTERS, "reason")} | {
-    "secrets": "secret"
-}
+_PLACES = {name: name for name in _KNOWN} | {"secrets": "secret"}
 #: The types of events in the form: for each kind, first a pattern for all of its types, then each
 #: type.
 EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]

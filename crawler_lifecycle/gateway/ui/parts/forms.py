@@ -302,7 +302,7 @@ class Wrong:
 def mistakes(*checks: Callable[[], object]) -> list[FieldError]:
     """Return the errors that these checks raise, so that a form shows all of them at once.
 
-    A check that cannot tell, because another service is unavailable, adds nothing.
+    A check that fails because another service is unavailable adds nothing.
     """
     found: list[FieldError] = []
     for check in checks:
@@ -462,8 +462,8 @@ def placed(
     ``names`` maps fields of the API to fields of the form. If the field of the form ends with a
     dot, the rest of the API's field follows: with ``arg.`` for ``args``, ``args.page`` becomes
     ``arg.page``. A field of the API can begin with one of ``kinds``, such as ``run`` in
-    ``run.crawler``. It belongs to the field that ``names`` gives for ``run.crawler``, or else to
-    the field ``rest``.
+    ``run.crawler``. It belongs to the field that ``names`` gives for ``run.crawler``, for
+    ``crawler``, or else to the field ``rest``.
     """
     found: dict[str, str] = {}
     for error in problem.errors:
@@ -471,7 +471,7 @@ def placed(
         within = kind in kinds and bool(dot)
         path = inner if within else error.field
         first = re.split(r"[.\[]", path)[0]
-        own = (names.get(f"{kind}.{first}") if within else names.get(first)) or rest
+        own = names.get(f"{kind}.{first}" if within else first, names.get(first)) or rest
         inside = path.removeprefix(first).lstrip(".")
         if own and own.endswith("."):
             found.setdefault(own + inside, error.message)

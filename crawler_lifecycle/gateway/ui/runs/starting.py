@@ -46,15 +46,23 @@ _PLAIN = (
     "tags",
     "settings",
     "tasks",
-    "cpu",
-    "memory",
     "project",
 )
-_KNOWN = frozenset((*_PLAIN, "key", "show", *(f"limit.{name}" for name in LIMITS)))
+_RESOURCES = ("cpu", "memory")
+_KNOWN = frozenset(
+    (
+        *_PLAIN,
+        "key",
+        "show",
+        *(f"limit.{name}" for name in LIMITS),
+        *(f"resources.{name}" for name in _RESOURCES),
+    )
+)
 #: The field of the form for each field of the API.
 _PLACES = {name: name for name in _PLAIN} | {
     "args": crawler_fields.PREFIX,
     "limits": "limit.",
+    "resources": "resources.",
     "Idempotency-Key": "key",
     "key": "key",
 }
@@ -148,7 +156,9 @@ def _body(pairs: fields.Pairs) -> StartRun:
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
     body["args"] = crawler_fields.args_of(given)
     body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
-    body["resources"] = {name: given[name] for name in ("cpu", "memory") if name in given}
+    body["resources"] = {
+        name: given[f"resources.{name}"] for name in _RESOURCES if f"resources.{name}" in given
+    }
     body["tags"] = fields.parts(given.get("tags", ""))
     settings = fields.assignments("settings", given.get("settings", ""))
     body["settings"] = {name: value.strip() for name, value in settings.items()}
@@ -158,13 +168,14 @@ def _body(pairs: fields.Pairs) -> StartRun:
 
 
 def _checks(pairs: fields.Pairs) -> list[Callable[[], object]]:
-    """Return checks of the form that do not depend on each other."""
-    given = dict(pairs)
-    rest = [(name, text) for name, text in pairs if name not in ("settings", "tasks")]
-    checks: list[Callable[[], object]] = [partial(_body, rest)]
-    checks.append(partial(fields.assignments, "settings", given.get("settings", "")))
-    checks.append(partial(fields.objects, "tasks", given.get("tasks", "")))
-    return checks
+    """Return checks of each field alone, so that an error in one of them hides no other."""
+    needed = [(name, text) for name, text in pairs if name in ("key", "crawler")]
+    others = [(name, text) for name, text in pairs if name in _KNOWN and text]
+    return [partial(_check_field, [*needed, pair]) for pair in others if pair not in needed]
+
+
+def _check_field(pairs: fields.Pairs) -> None:
+    _body(pairs).request()
 
 
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
@@ -178,7 +189,8 @@ def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]
     }
     plain |= {f"arg.{name}": value for name, value in mapping_of(stored.get("args")).items()}
     plain |= {f"limit.{name}": value for name, value in mapping_of(stored.get("limits")).items()}
-    plain |= mapping_of(stored.get("resources"))
+    resources = mapping_of(stored.get("resources"))
+    plain |= {f"resources.{name}": value for name, value in resources.items()}
     given = {name: str(value) for name, value in plain.items() if value is not None}
     given["settings"] = "\n".join(
         f"{name}={value}" for name, value in mapping_of(stored.get("settings")).items()
