@@ -97,7 +97,8 @@ class Cloud:
                 if near
                 else "crawlctl crawler list shows all crawlers"
             )
-            text = f"spider: {spider!r:.120} is unknown; no crawler{where} has this name or spider"
+            none = f"no crawler{where} has this name or this spider"
+            text = f"spider: {spider!r:.120} is unknown; {none}"
             raise InvalidRequest("; ".join(filter(None, (text, fix, problem))))
         names = ", ".join(sorted(crawler.name for crawler in found)[:_NAMED_MAX])
         raise InvalidRequest(

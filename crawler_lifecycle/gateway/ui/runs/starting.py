@@ -146,7 +146,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
 
 
 def _body(pairs: fields.Pairs) -> StartRun:
-    """Return the API body for the form. Raises ``Problem`` 422, which names each wrong field."""
+    """Return the API body for the form. Raises ``Problem`` 422 and ``InvalidRequest``."""
     given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
         raise refused("key", "missing; load the form again")
@@ -164,18 +164,16 @@ def _body(pairs: fields.Pairs) -> StartRun:
     body["settings"] = {name: value.strip() for name, value in settings.items()}
     if "tasks" in given:
         body["tasks"] = [{"args": args} for args in fields.objects("tasks", given["tasks"])]
-    return fields.validated(StartRun, body)
+    found = fields.validated(StartRun, body)
+    found.request()
+    return found
 
 
 def _checks(pairs: fields.Pairs) -> list[Callable[[], object]]:
     """Return checks of each field alone, so that an error in one of them hides no other."""
     needed = [(name, text) for name, text in pairs if name in ("key", "crawler")]
     others = [(name, text) for name, text in pairs if name in _KNOWN and text]
-    return [partial(_check_field, [*needed, pair]) for pair in others if pair not in needed]
-
-
-def _check_field(pairs: fields.Pairs) -> None:
-    _body(pairs).request()
+    return [partial(_body, [*needed, pair]) for pair in others if pair not in needed]
 
 
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
