@@ -462,7 +462,7 @@ def _skeletons(
     form = {
         "key": uuid.uuid4().hex,
         "crawler": "plain",
-        "tags": text,
+        "tags": fits,
         "settings": text.replace("=", ""),
     }
     form["arg.nonsense"] = f"x{line}"
