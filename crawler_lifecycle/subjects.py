@@ -73,6 +73,38 @@ class Count:
     number: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of bytes, shown in a suitable unit."""
+
+    bytes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A part of a cell with a style: ``small``, ``tag``, ``why``, ``flag`` or ``flag bad``.
+
+    In a sentence about waiting, times become ages.
+    """
+
+    text: Any
+    style: str = "small"
+
+
+@dataclass(frozen=True, slots=True)
+class CellLine:
+    """A cell with several parts. Empty parts are omitted."""
+
+    parts: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDetails:
+    """A document that is shown when a person opens it."""
+
+    document: Any
+
+
 Cell = (
     At
     | Took
@@ -80,6 +112,10 @@ Cell = (
     | Word
     | Link
     | Count
+    | Size
+    | Note
+    | CellLine
+    | JsonDetails
     | str
     | int
     | float
@@ -97,7 +133,9 @@ class Column:
     """A column in a table.
 
     If ``wide`` is true, ``crawlctl`` shows the column only with ``-o wide``. ``on`` limits the
-    column to the web UI or to ``crawlctl``.
+    column to the web UI or to ``crawlctl``. If the web UI has too little room, it omits the columns
+    with ``leaves`` 4 first, then 3, 2 and 1; those with 0 always stay. The column that ``fills``
+    gets the room that the others do not need.
     """
 
     title: str
@@ -105,6 +143,8 @@ class Column:
     right: bool = False
     wide: bool = False
     on: Sequence[str] = ("page", "terminal")
+    leaves: int = 0
+    fills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,15 +304,16 @@ def _why(row: Document) -> list[Any]:
 
 
 def _wide(title: str, cell: Read, *, right: bool = False, page: bool = False) -> Column:
-    return Column(title, cell, right, wide=True, on=("page", "terminal") if page else ("terminal",))
+    on = ("page", "terminal") if page else ("terminal",)
+    return Column(title, cell, right, wide=True, on=on, leaves=4)
 
 
 def _drawn(title: str, cell: Read, *, right: bool = False) -> Column:
     return Column(title, cell, right, on=("terminal",))
 
 
-def _page(title: str, cell: Read, *, right: bool = False) -> Column:
-    return Column(title, cell, right, on=("page",))
+def _page(title: str, cell: Read, *, right: bool = False, leaves: int = 0) -> Column:
+    return Column(title, cell, right, on=("page",), leaves=leaves)
 
 
 def _stop_of(row: Document) -> str | None:
@@ -487,17 +528,17 @@ MANAGER = Subject(
     columns=(
         Column("Manager", _itself("managers", "manager_id"), right=True),
         Column("Name", of("name")),
-        Column("Flow", _among("flow_id")),
-        Column("Runs", first("crawler", "plan")),
-        Column("Status", lambda row: Word(status_word(row), why=_why(row))),
-        Column("Outcome", of("outcome")),
+        Column("Flow", _among("flow_id"), leaves=2),
+        Column("Runs", first("crawler", "plan"), leaves=1),
+        Column("Status", lambda row: Word(status_word(row), why=_why(row)), fills=True),
+        Column("Outcome", of("outcome"), leaves=3),
         Column("Live", count("live"), right=True),
         _wide("Limit", of("cap"), right=True, page=True),
-        Column("Wait", _jobs_in(*WAITING), right=True),
-        Column("Good", _jobs_in("good"), right=True),
+        Column("Wait", _jobs_in(*WAITING), right=True, leaves=2),
+        Column("Good", _jobs_in("good"), right=True, leaves=1),
         Column("Bad", _jobs_in("bad"), right=True),
-        Column("Skipped", _jobs_in("skipped"), right=True),
-        Column("Created", at("created_at")),
+        Column("Skipped", _jobs_in("skipped"), right=True, leaves=3),
+        Column("Created", at("created_at"), leaves=2),
         _wide("Attempt", of("attempt"), right=True),
         _wide("By", of("requested_by")),
         _wide("Project", project),
@@ -595,11 +636,16 @@ GRAPH = Subject(
     "id",
     columns=(
         Column("Graph", _itself("graphs", "id")),
-        Column("Name", _graph_name),
-        Column("State", lambda row: Word(state_word(row.get("state")), why=_why(row))),
+        Column("Name", _graph_name, leaves=1),
+        Column("State", lambda row: Word(state_word(row.get("state")), why=_why(row)), fills=True),
         Column("Steps", steps),
-        Column("Created", at("created_at")),
-        _page("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), right=True),
+        Column("Created", at("created_at"), leaves=2),
+        _page(
+            "Took",
+            lambda row: Took(row.get("started_at"), row.get("ended_at")),
+            right=True,
+            leaves=1,
+        ),
         _wide("Attempt", of("attempt"), right=True),
         _wide("By", of("requested_by")),
         _wide("Project", project),
@@ -737,13 +783,18 @@ SCHEDULE = Subject(
     columns=(
         Column("Schedule", _itself("schedules", "name")),
         Column("Begins", begins),
-        Column("Due", due_times),
+        Column("Due", due_times, leaves=2),
         Column(
-            "State", lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)])
+            "State",
+            lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)]),
+            fills=True,
         ),
-        _page("Next", lambda row: None if row.get("paused") else At(row.get("next"))),
-        _page("Last", lambda row: At((row.get("last") or {}).get("due_at"))),
-        *(_page(column.title, _of_last(column), right=column.right) for column in DUE[1:5]),
+        _page("Next", lambda row: None if row.get("paused") else At(row.get("next")), leaves=1),
+        _page("Last", lambda row: At((row.get("last") or {}).get("due_at")), leaves=2),
+        _page("Decision", _of_last(DUE[1]), leaves=2),
+        _page("Late", _of_last(DUE[2]), right=True, leaves=4),
+        _page("Began", _of_last(DUE[3]), leaves=3),
+        _page("Status", _of_last(DUE[4]), leaves=1),
         Column("Changed", at("updated_at"), on=("terminal",)),
         _wide("By", of("requested_by")),
         _wide("Project", project),
@@ -833,11 +884,11 @@ WEBHOOK = Subject(
         Column("Webhook", _itself("webhooks", "name")),
         Column("Kind", _definition("kind", "webhook")),
         Column("State", lambda row: Word(row.get("state"), bad=row.get("state") != "active")),
-        _page("Since", lambda row: At(row.get("paused_at") or row.get("failing_since"))),
-        Column("Address", _definition("url")),
-        Column("Events", _listed("events", "everything")),
-        Column("Delivered", at("delivered_at")),
-        Column("Why", _webhook_why),
+        _page("Since", lambda row: At(row.get("paused_at") or row.get("failing_since")), leaves=1),
+        Column("Address", _definition("url"), leaves=2),
+        Column("Events", _listed("events", "everything"), leaves=3),
+        Column("Delivered", at("delivered_at"), leaves=1),
+        Column("Why", _webhook_why, fills=True),
         _wide("By", of("requested_by")),
         _wide("Project", project),
     ),
@@ -904,19 +955,20 @@ POOL = Subject(
     columns=(
         Column("Pool", lambda row: Link(row["name"], f"/runs?pool={quote(row['name'], safe='')}")),
         Column("In use", _in_use, right=True),
-        Column("Executing", count("executing"), right=True),
+        Column("Executing", count("executing"), right=True, leaves=1),
         Column("Runs wait", count("waiting_runs"), right=True),
         Column("Tasks wait", count("waiting_tasks"), right=True),
-        Column("Oldest wait", lambda row: Took(row.get("oldest_wait_at"), None)),
-        Column("Weight", lambda row: f"{row.get('weight'):g}", right=True),
-        Column("Reserved", count("reserved"), right=True),
+        Column("Oldest wait", lambda row: Took(row.get("oldest_wait_at"), None), leaves=2),
+        Column("Weight", lambda row: f"{row.get('weight'):g}", right=True, leaves=3),
+        Column("Reserved", count("reserved"), right=True, leaves=3),
         Column(
             "Last hour",
             lambda row: None if row.get("share") is None else f"{row['share']:.0%}",
             right=True,
+            leaves=2,
         ),
         _wide("Queue", of("queue"), page=True),
-        Column("Problem", of("problem")),
+        Column("Problem", of("problem"), fills=True),
     ),
 )
 
@@ -994,12 +1046,12 @@ ACCESS = (
     Column(
         "Operation", lambda row: ": ".join(filter(None, (row.get("operation"), row.get("verb"))))
     ),
-    Column("On", _about),
+    Column("On", _about, fills=True),
     Column("Outcome", lambda row: Word(row.get("outcome"), bad=row.get("outcome") != "done")),
-    Column("Requests", count("requests"), right=True),
-    Column("From", of("address")),
-    Column("Project", of("project"), wide=True),
-    Column("Status", of("status"), right=True, wide=True),
+    Column("Requests", count("requests"), right=True, leaves=2),
+    Column("From", of("address"), leaves=1),
+    Column("Project", of("project"), wide=True, leaves=3),
+    Column("Status", of("status"), right=True, wide=True, leaves=3),
     _wide("UID", of("subject_uid")),
 )
 TOKENS = (

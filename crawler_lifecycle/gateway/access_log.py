@@ -15,11 +15,11 @@ from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Moment, OfProject
 from crawler_lifecycle.gateway.cursors import decode_positions, encode
-from crawler_lifecycle.gateway.ui.parts.forms import query_of
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
+from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
 from crawler_lifecycle.ports.access import AccessRow, Kind
 from crawler_lifecycle.store.access import AccessStore
-from crawler_lifecycle.subjects import ACCESS
+from crawler_lifecycle.subjects import ACCESS, Subject
 
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_US = (datetime(2101, 1, 1, tzinfo=UTC) - _FIRST) // timedelta(microseconds=1)
@@ -48,6 +48,27 @@ class AccessPage(BaseModel):
     next_page_token: str | None = None
 
 
+CHOOSER = Chooser(
+    Subject("action", "id", ACCESS, empty="No action is recorded yet."),
+    "/access",
+    facets={
+        "caller": "Who",
+        "operation": "Operation",
+        "kind": "Kind",
+        "subject": "Number or name",
+        "outcome": "Outcome",
+    },
+    values={"kind": get_args(Kind)},
+    typed=("caller", "operation", "subject", "outcome"),
+    times={"since": "Since", "until": "Until"},
+    title="Access",
+    intro="The actions of people and tokens through the API and the web UI, and the refused "
+    "requests. Reads are not listed. Equal requests within ten seconds that were refused or failed "
+    "share one row.",
+    newest_first=True,
+)
+
+
 def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
     """Add ``GET /v1/access`` and its web page."""
 
@@ -64,18 +85,13 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
     @app.get("/access", include_in_schema=False)
     def show_access(request: Request) -> Response:
         """List the actions of people and tokens."""
-        filters = query_of(request, AccessFilters)
-        page = _page(store, filters)
-        return answer(
-            request,
-            "access.html",
-            more=next_page(filters, page.next_page_token),
-            filters=filters,
-            now=clock(),
-            rows=[asdict(row) for row in page.access],
-            access=ACCESS,
-            kinds=get_args(Kind),
-        )
+        filters = filters_of(request, AccessFilters)
+
+        def found(asked: AccessFilters) -> RowPage:
+            page = _page(store, asked)
+            return RowPage(list(map(asdict, page.access)), page.next_page_token)
+
+        return list_page(request, CHOOSER, filters, found, now=clock())
 
 
 def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:

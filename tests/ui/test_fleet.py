@@ -1,15 +1,16 @@
-"""The first page with 513 crawlers and hostile texts: it fits every window, in light and dark."""
+"""Lists with 513 crawlers and hostile texts: they fit every window, in light and dark."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.store.store import open_store
 from tests.gateway.gateway_harness import Clock, Harness
 from tests.gateway.served import served
@@ -17,30 +18,75 @@ from tests.gateway.ui.fleet_scene import fill_fleet
 from tests.support.databases import make_tables
 from tests.ui.browser import Visitor
 
-WIDTHS = (390, 800, 1024, 1200, 1440, 1920)
+WIDTHS = (360, 480, 768, 1024, 1440, 1920)
+#: The page of every list. The run has tasks.
+LISTS = (
+    "/",
+    "/runs",
+    "/runs?status=FAILED&search=W",
+    "/managers",
+    "/graphs",
+    "/schedules",
+    "/webhooks",
+    "/pools",
+    "/corrections",
+    "/audit",
+    "/access",
+    "/runs/1/tasks",
+    "/runs/1/files",
+)
+WORD = "W" * 800
 #: The cells and items of the page whose visible content reaches into the next one, and whether
 #: the page is wider than its window.
 FAULTS = """() => {
-  const found = [...document.querySelectorAll(".fleet tr, .incidents li, .top li a")].flatMap((row) => {
+  const found = [...document.querySelectorAll("main tr, .incidents li, .top li a")].flatMap((row) => {
     const cells = [...row.children].filter((cell) => cell.getClientRects().length);
     return cells.slice(0, -1).filter((cell, n) => {
       const next = cells[n + 1].getBoundingClientRect(), own = cell.getBoundingClientRect();
       if (next.top >= own.bottom - 1) return false;
-      const inner = [...cell.children].map((one) => one.getBoundingClientRect().right);
+      const clipped = getComputedStyle(cell).overflowX === "hidden";
+      const inner = clipped ? [] : [...cell.children].map((one) => one.getBoundingClientRect().right);
       return Math.max(own.right, ...inner) > next.left + 1;
-    }).map((cell) => `${row.id} ${cell.className}`);
+    }).map((cell) => `${row.id} ${cell.className} ${cell.textContent.slice(0, 20)}`);
   });
   const wide = document.documentElement.scrollWidth > innerWidth;
   return wide ? [...found, `the page is ${document.documentElement.scrollWidth} wide`] : found;
 }"""
 
 
-@pytest.fixture
-def origin(tmp_path: Path) -> Iterator[str]:
+def fill_lists(harness: Harness) -> None:
+    """Record something with a long word in every list."""
+    with harness.client() as client:
+        step = {"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}
+        hook = {"url": f"https://hooks.example.com/{WORD}", "secrets": ["env:CRAWL_HOOK"]}
+        due = {"run": {"crawler": "plain", "args": {"site": WORD}}, "every_s": 3600}
+        tasks = [{"args": {"site": WORD}}] * 2
+        for method, path, body in (
+            ("POST", "runs", {"crawler": "plain", "tags": [WORD[:200]], "tasks": tasks}),
+            ("POST", "managers", {"crawler": "plain", "flow_id": "f", "tags": [WORD[:200]]}),
+            ("POST", "graphs", {"id": WORD[:100], "name": WORD[:100], "steps": [step]}),
+            ("PUT", f"schedules/{WORD[:60]}", due),
+            ("PUT", f"webhooks/{WORD[:60]}", hook),
+            ("POST", f"schedules/{WORD[:60]}/pause", {"reason": WORD}),
+            ("POST", f"webhooks/{WORD[:60]}/pause", {"reason": WORD}),
+        ):
+            answer = client.request(method, f"/v1/{path}", json=body)
+            assert answer.is_success, answer.text
+    correction = Correction(CorrectionKind.LATE, "LOST", "W" * 20, evidence={"word": WORD})
+    harness.store.corrections.record_corrections(1, [correction])
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway over 513 crawlers, in a thread of its own."""
     clock = Clock()
-    store = open_store(make_tables(f"sqlite:///{tmp_path}/runs.db"), pool_size=30, clock=clock)
+    store = open_store(
+        make_tables(f"sqlite:///{tmp_path_factory.mktemp('fleet')}/runs.db"),
+        pool_size=30,
+        clock=clock,
+    )
     harness = Harness(store, clock)
+    fill_lists(harness)
     fill_fleet(harness)
     started, leave = threading.Event(), threading.Event()
     address: list[str] = []
@@ -65,11 +111,15 @@ def test_nothing_overlaps_and_nothing_is_wider_than_its_window(
     browser: Browser, origin: str, scheme: str
 ) -> None:
     visitor = Visitor(browser, origin, {"color_scheme": scheme})
-    page = visitor.open("/")
+    page = visitor.open("/healthz")
+    for path in LISTS:
+        page.goto(path)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(FAULTS) == [], f"{path} at {width} pixels"
+    page.goto("/")
     expect(page.get_by_role("row").nth(100)).to_be_attached()
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate(FAULTS) == [], f"at {width} pixels"
     page.set_viewport_size({"width": 1440, "height": 900})
     expect(page.get_by_role("row", name="shop-437")).to_be_in_viewport()
     visitor.poll(page)

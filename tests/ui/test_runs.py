@@ -124,12 +124,15 @@ def test_a_selection_is_stopped_with_an_answer_for_each(harness: Harness, visito
         page.get_by_role("checkbox", name=f"Run {run_id}", exact=True).check()
     page.get_by_label("Reason").fill("too many")
     page.get_by_role("button", name="Stop", exact=True).click()
-    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("2 carried out, 0 not")
+    result = page.get_by_role("status", name="Result")
+    expect(result).to_contain_text("Stop: 2 of 2 carried out")
     for run_id in chosen:
-        expect(
-            page.get_by_role("row").filter(has=page.get_by_role("link", name=str(run_id)))
-        ).to_contain_text("yes")
-    page.get_by_role("link", name="Go to the runs").click()
+        expect(result).to_contain_text(f"run {run_id}: The stop is recorded.")
+    expect(page).to_have_url(re.compile(r"/runs\?crawler=plain&"))
+    visitor.poll(page)
+    result.get_by_role("link", name="Close").click()
+    expect(result).to_have_count(0)
+    page.goto("/runs")
     for run_id in chosen:
         expect(row(page, run_id)).to_contain_text("stopped")
     expect(row(page, other)).to_contain_text("PROCESSING")
@@ -224,30 +227,3 @@ def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(
         tab.goto(f"/runs/{run_id}{path}")
     visitor.show(tab)
     expect(tab.get_by_text("New lines are shown as they come.")).to_be_visible()
-
-
-#: Widths of the window: a small laptop, the pictures of the README, and large screens.
-WIDTHS = (800, 1024, 1200, 1344, 1440, 1920)
-#: The cells of the list whose visible content reaches into the next cell.
-OVERLAPPING = """() => [...document.querySelectorAll(".runs tr")].flatMap((row) => {
-  const cells = [...row.children].filter((cell) => cell.getClientRects().length);
-  return cells.slice(0, -1).filter((cell, n) => {
-    const inner = [...cell.children].map((one) => one.getBoundingClientRect().right);
-    const clipped = getComputedStyle(cell).overflowX === "hidden";
-    const right = clipped ? cell.getBoundingClientRect().right : Math.max(0, ...inner);
-    return right > cells[n + 1].getBoundingClientRect().left + 1;
-  }).map((cell) => cell.className);
-})"""
-
-
-def test_no_two_columns_of_the_list_overlap(harness: Harness, visitor: Visitor) -> None:
-    """The README's own picture once showed an outcome printed over the tasks."""
-    run_id = start(harness)
-    page = visitor.open("/runs")
-    expect(row(page, run_id)).to_contain_text("PROCESSING")
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate(OVERLAPPING) == [], f"at {width} pixels"
-        reason = row(page, run_id).locator(".reason")
-        assert reason.evaluate("cell => cell.clientWidth") >= 100, f"at {width} pixels"
-    harness.gateway.stop(run_id, reason="it was looked at")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
+from markupsafe import Markup
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
@@ -22,8 +23,9 @@ from crawler_lifecycle.domain.crawlers.state import CrawlerState
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.access.operations import caller_name
-from crawler_lifecycle.gateway.api.paging import Choice
+from crawler_lifecycle.gateway.access.operations import caller_name, may
+from crawler_lifecycle.gateway.api.paging import SearchParameters, order
+from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (
     LIVE_MAX,
@@ -33,13 +35,16 @@ from crawler_lifecycle.gateway.runs.fleet import (
 )
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.gateway.ui.parts.charts import bar_paths
-from crawler_lifecycle.gateway.ui.parts.choosing import LIVE
-from crawler_lifecycle.gateway.ui.parts.forms import query_of
+from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, Chooser
+from crawler_lifecycle.gateway.ui.parts.formats import lasting, number, visible
 from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
-from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer, number, query
+from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page, page_of
+from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer, query
+from crawler_lifecycle.gateway.ui.runs.columns import crawler_link
 from crawler_lifecycle.gateway.ui.runs.commands import PageFilters
 from crawler_lifecycle.ports.runs import ShortRun
 from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, Subject, of
 
 #: Crawlers on one page, and the last runs and the days of each that are shown.
 PAGE = 100
@@ -53,39 +58,26 @@ RAIL_WAIT_S = 0.1
 RAIL_S = 5.0
 
 
-class FleetFilters(Choice):
-    """Filters in the address of the first page."""
+class FleetFilters(SearchParameters):
+    """Filters in the address of the first page. Without ``sort``, the worst crawlers come first."""
 
-    search: str | None = Field(default=None, max_length=200)
-    order: Literal["sick", "name", "items"] = "sick"
-    page: Annotated[int, Field(ge=1, le=10_000)] = 1
-
-
-@dataclass(frozen=True, slots=True)
-class CrawlerLine:
-    """The row of a crawler."""
-
-    crawler: FleetCrawler
-    paths: Mapping[str, str]
-    runs: int
-    """The number of runs in the chart."""
-    good: float | None
-    """The share of good runs."""
-    items: int | None
-    """The items of the last run that ended."""
-    usual: float | None
-    """The median of the items of the good runs before."""
+    sort: Annotated[str, order(("crawler", "items"))] | None = None
+    page_size: int = Field(default=PAGE, ge=1, le=PAGE_MAX)
 
 
-def crawler_lines(store: Store, found: Sequence[FleetCrawler], now: datetime) -> list[CrawlerLine]:
-    """Return the rows of these crawlers. Blocks."""
+def crawler_rows(
+    store: Store, found: Sequence[FleetCrawler], now: datetime
+) -> list[dict[str, Any]]:
+    """Return the documents that the columns of crawlers read. Rows have numbers, because names can
+    contain any character. Blocks.
+    """
     names = [crawler.name for crawler in found]
     runs: dict[str, list[ShortRun]] = {name: [] for name in names}
     for run in store.runs.recent_runs(names, EACH, ShortRun):
         runs[run.crawler].append(run)
     good = store.runs.good_shares(names, now - timedelta(days=DAYS))
-    lines = []
-    for crawler in found:
+    rows = []
+    for number_of_row, crawler in enumerate(found, 1):
         last = runs[crawler.name]
         ended = [run for run in last if RunStatus(run.status).terminal]
         before = [
@@ -93,11 +85,18 @@ def crawler_lines(store: Store, found: Sequence[FleetCrawler], now: datetime) ->
             for run in ended[1:]
             if run.status == RunStatus.COMPLETED and run.lacks is None and run.items is not None
         ]
-        paths = bar_paths(last, 20, 8)
-        items = ended[0].items if ended else None
-        usual = median(before) if before else None
-        lines.append(CrawlerLine(crawler, paths, len(last), good.get(crawler.name), items, usual))
-    return lines
+        row = {
+            **asdict(crawler),
+            "crawler_id": number_of_row,
+            "at": now,
+            "paths": bar_paths(last, 20, 8),
+            "runs": len(last),
+            "good": good.get(crawler.name),
+            "items": ended[0].items if ended else None,
+            "usual": median(before) if before else None,
+        }
+        rows.append(row)
+    return rows
 
 
 def fitting(report: FleetReport, filters: FleetFilters) -> list[FleetCrawler]:
@@ -110,11 +109,76 @@ def fitting(report: FleetReport, filters: FleetFilters) -> list[FleetCrawler]:
         or text in crawler.why.casefold()
         or text in crawler.state
     ]
-    if filters.order == "name":
-        found.sort(key=attrgetter("name"))
-    elif filters.order == "items":
-        found.sort(key=lambda crawler: -(crawler.items or 0))
-    return found
+    match filters.sort:
+        case "crawler" | "-crawler":
+            found.sort(key=attrgetter("name"))
+        case "items" | "-items":
+            found.sort(key=lambda crawler: crawler.items or 0)
+    return found[::-1] if (filters.sort or "").startswith("-") else found
+
+
+def _state(row: Document) -> Any:
+    since = lasting(row["since"], row["at"]) if row["since"] else ""
+    words = Markup("{} since {}").format(row["state"], since) if since else row["state"]
+    style = row["state"].replace(" ", "-")
+    return Markup('<span class="pill {}">{}</span>').format(style, words)
+
+
+def _bars(row: Document) -> Any:
+    runs = row["runs"]
+    if not runs:
+        return None
+    paths = [Markup('<path class="{}" d="{}"/>').format(*path) for path in row["paths"].items()]
+    return Markup(
+        '<svg viewBox="0 0 160 20" width="160" height="20" role="img" '
+        'aria-label="The last {} runs"><g transform="translate({})">{}</g></svg>'
+    ).format(runs, 160 - 8 * runs, Markup("").join(paths))
+
+
+def _start(row: Document) -> Any:
+    if not row["in_catalogue"] or not may("pressStart"):
+        return Markup("")
+    link = Markup('<a href="/runs/new{}">Start<span class="hidden"> {}</span></a>')
+    return link.format(query({"crawler": row["name"]}), visible(row["name"]))
+
+
+CRAWLER = Subject(
+    "crawler",
+    "name",
+    columns=(
+        Column("Crawler", lambda row: crawler_link(row["name"])),
+        Column("State", _state),
+        Column("Last 20 runs", _bars, leaves=3),
+        Column(
+            "Good, 7 d",
+            lambda row: None if row["good"] is None else f"{100 * row['good']:.0f} %",
+            right=True,
+            leaves=2,
+        ),
+        Column(
+            "Items",
+            lambda row: CellLine(
+                [
+                    Count(row["items"]),
+                    Note(row["usual"] and f"of ~{number(int(row['usual']))}"),
+                ]
+            ),
+            right=True,
+        ),
+        Column("Why", of("why"), fills=True),
+        Column("Start", _start, leaves=1),
+    ),
+    empty="The catalogue has no crawler yet. Declare the first one in crawlers.yaml, and it is "
+    "shown here.",
+)
+CHOOSER = Chooser(
+    CRAWLER,
+    "/",
+    "Name, state, reason",
+    sorts={"crawler": "Crawler", "items": "Items"},
+    largest=("items",),
+    title="Fleet",
+)
 
 
 def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str, str | None, bool]]:
@@ -165,45 +229,37 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
         """Show what needs attention, and all crawlers. An old address of the list of runs leads to
         that list.
         """
-        if request.query_params.keys() & (PageFilters.model_fields.keys() - {"search"}):
+        if request.query_params.keys() & (
+            PageFilters.model_fields.keys() - FleetFilters.model_fields.keys()
+        ):
             return RedirectResponse(f"/runs?{request.url.query}", 307)
-        filters = query_of(request, FleetFilters)
+        filters = filters_of(request, FleetFilters)
         report, parts = await asyncio.gather(fleet.read(), health.read_within(WAIT_S))
         return await run_in_threadpool(shown, request, filters, report, parts)
 
     def shown(
         request: Request, filters: FleetFilters, report: FleetReport, parts: HealthReport | None
     ) -> Response:
-        found = fitting(report, filters)
-        pages = max(-(-len(found) // PAGE), 1)
-        page = min(filters.page, pages)
-        asked = filters.model_dump(exclude_defaults=True, exclude={"page"})
+        crawlers = fitting(report, filters)
+
+        def found(asked: FleetFilters) -> RowPage:
+            page = page_of(crawlers, asked)
+            return replace(page, rows=crawler_rows(store, page.rows, report.at))
+
         muted = [row for row in report.incidents if row.is_muted(report.at)]
         heard = [row for row in report.incidents if not row.is_muted(report.at)]
-        lines = crawler_lines(store, found[(page - 1) * PAGE : page * PAGE], report.at)
         values: dict[str, Any] = {
             "summary": summary(report, parts),
             "incidents": [incident_line(row) for row in heard],
             "muted": [incident_line(row) for row in muted],
             "most": SHOWN,
-            "lines": lines,
-            "total": len(found),
-            "first": (page - 1) * PAGE,
-            "pages": [
-                (word, "/" + query({**asked, "page": to}))
-                for word, to in (("Before", page - 1), ("Next", page + 1))
-                if 1 <= to <= pages
-            ],
-            "orders": [
-                (word, "/" + query({**asked, "order": order}), order == filters.order)
-                for order, word in (("sick", "Sick first"), ("name", "Name"), ("items", "Items"))
-            ],
-            "filters": filters,
             "away": report.away,
             "me": caller_name(),
             "health": parts,
         }
-        return answer(request, "fleet.html", now=report.at, **values)
+        return list_page(
+            request, CHOOSER, filters, found, now=report.at, template="fleet.html", **values
+        )
 
     @app.get("/crawlers")
     async def show_crawlers() -> Response:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Any
 
-from fastapi import FastAPI, Query, Request
-from starlette.concurrency import run_in_threadpool
+from fastapi import FastAPI, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.audit import UnknownDecision
@@ -18,17 +19,37 @@ from crawler_lifecycle.gateway.runs.answers import WEEK
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import task_name
+from crawler_lifecycle.gateway.ui.parts.choosing import TRUTH_TABS, Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import (
     KeyedForm,
     Once,
     Outcome,
     form,
     outcomes_page,
-    query_of,
     read,
 )
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page, query
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    RowPage,
+    filters_of,
+    held,
+    held_sorts,
+    list_page,
+)
+from crawler_lifecycle.gateway.ui.parts.rendering import query
 from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.subjects import (
+    CellLine,
+    Column,
+    Document,
+    JsonDetails,
+    Lag,
+    Link,
+    Note,
+    Subject,
+    at,
+    of,
+)
 from crawler_lifecycle.temporal.client import Workflows
 
 
@@ -37,6 +58,70 @@ class AuditForm(KeyedForm):
 
     repair: bool = False
     unknown: UnknownDecision = UnknownDecision.LEAVE
+
+
+def _run(row: Document) -> Any:
+    link = Link(row["run_id"], f"/runs/{row['run_id']}") if row["run_id"] else None
+    task = row.get("task_id")
+    return CellLine([link, Note(task_name(task, row["indexes"]) if task else None)])
+
+
+CORRECTION = Subject(
+    "correction",
+    "id",
+    columns=(
+        Column("RowPage", at("created_at")),
+        Column("Run", _run),
+        Column("Kind", of("kind")),
+        Column("Shown", of("believed"), leaves=1),
+        Column("True", of("truth")),
+        Column("Wrong for", lambda row: Lag(row["lag_ms"]), right=True),
+        Column("RowPage by", lambda row: SOURCES.get(row["found_by"], row["found_by"]), leaves=2),
+        Column("Evidence", lambda row: JsonDetails(row["evidence"]), leaves=1),
+    ),
+    empty="No corrections since then.",
+)
+CORRECTIONS = Chooser(
+    CORRECTION,
+    "/corrections",
+    facets={"kind": "Kind"},
+    values={"kind": list(CorrectionKind)},
+    times={"since": "Since"},
+    tabs=TRUTH_TABS,
+    newest_first=True,
+)
+
+
+FINDING = Subject(
+    "finding",
+    "id",
+    columns=(
+        Column("Kind", of("kind")),
+        Column("Run", _run),
+        Column(
+            "What", lambda row: CellLine([row["detail"], Note(row["repair"], "why")]), fills=True
+        ),
+        Column("First seen", at("first_seen"), leaves=2),
+        Column("Last seen", at("last_seen"), leaves=3),
+        Column("Repair from", at("due_at"), leaves=1),
+        Column("Evidence", lambda row: JsonDetails(row["evidence"]), leaves=1),
+    ),
+    empty="There are no open findings.",
+)
+FINDINGS = Chooser(
+    FINDING,
+    "/audit",
+    "Kind, run, what was found",
+    sorts=held_sorts(FINDING.columns[:-1]),
+    title="Audit",
+    tabs=TRUTH_TABS,
+)
+
+
+class AuditFilters(HeldFilters):
+    """Filters of the page of audits."""
+
+    audit_id: str | None = Field(default=None, max_length=200)
 
 
 def add_ledger(
@@ -49,55 +134,57 @@ def add_ledger(
         """List the corrections of all runs since a given time (default: the last week), newest
         first, and the number of corrections of each kind.
         """
-        filters = query_of(request, CorrectionFilters)
+        filters = filters_of(request, CorrectionFilters)
         now = views.clock()
         since = filters.since or now - WEEK
-        before = decode("correction", filters.page_token) or ID_MAX
-        size = filters.page_size + 1
-        rows = store.corrections.list_corrections(
-            None, limit=size, kind=filters.kind, before_id=before
-        )
-        rows = [row for row in rows if row.created_at >= since]
-        page, token = cut("correction", rows, filters.page_size, lambda row: row.id)
+
+        def found(asked: CorrectionFilters) -> RowPage:
+            before = decode("correction", asked.page_token) or ID_MAX
+            size = asked.page_size + 1
+            rows = store.corrections.list_corrections(
+                None, limit=size, kind=asked.kind, before_id=before
+            )
+            rows = [row for row in rows if row.created_at >= since]
+            page, token = cut("correction", rows, asked.page_size, lambda row: row.id)
+            tasks = {row.task_id for row in page if row.task_id is not None}
+            indexes = store.tasks.task_indexes(tasks)
+            return RowPage([asdict(row) | {"indexes": indexes} for row in page], token)
+
         overdue = store.overdue.overdue_polls(now)
         summary = summary_of(
             store.corrections.correction_summary(since), overdue, now, week=filters.since is None
         )
-        values: dict[str, Any] = {
-            "rows": page,
-            "summary": summary,
-            "more": next_page(filters.model_copy(update={"since": since}), token),
-            "filters": filters,
-            "kinds": list(CorrectionKind),
-            "sources": SOURCES,
-            "task_name": task_name,
-            "indexes": store.tasks.task_indexes(
-                {row.task_id for row in page if row.task_id is not None}
-            ),
-        }
-        return answer(request, "corrections.html", since=since, now=now, **values)
+        return list_page(
+            request,
+            CORRECTIONS,
+            filters,
+            found,
+            now=now,
+            template="corrections.html",
+            summary=summary,
+        )
 
     @app.get("/audit")
-    async def show_audit(
-        request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None
-    ) -> Response:
+    def show_audit(request: Request) -> Response:
         """Show the given report (default: the newest), and all open findings."""
-        report = await run_in_threadpool(store.findings.last_audit, audit_id)
-        findings = await run_in_threadpool(store.findings.audit_findings, "open", FINDINGS_MAX)
-        due = (
-            {}
-            if report is None
-            else {finding.detail: finding.due_at for finding in report.findings}
-        )
-        return answer(
+        filters = filters_of(request, AuditFilters)
+        audit_id = filters.audit_id
+        report = store.findings.last_audit(audit_id)
+        due = {finding.detail: finding.due_at for finding in report.findings} if report else {}
+        rows = [
+            {**asdict(finding), "due_at": due.get(finding.detail)}
+            for finding in store.findings.audit_findings("open", FINDINGS_MAX)
+        ]
+        return list_page(
             request,
-            "audit.html",
-            asked=audit_id,
+            FINDINGS,
+            filters,
+            held(FINDINGS, rows),
             now=views.clock(),
-            report=report,
-            findings=findings,
-            due=due,
+            template="audit.html",
             unknown=list(UnknownDecision),
+            asked_report=audit_id,
+            report=report,
         )
 
     @app.post("/audit")
@@ -119,7 +206,7 @@ def add_ledger(
             found = sum(report.found.values())
             repaired = sum(report.repaired.values())
             return Outcome(
-                audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}."
+                audit_id, href, True, f"RowPage {found}, repaired {repaired}, left {report.left}."
             )
 
         word = "Audit and repair" if asked.repair else "Audit"

@@ -383,7 +383,7 @@ def test_no_text_of_a_row_is_code(harness: Harness, keys: Keys, api: TestClient)
     assert shown.status_code == 200
     assert "<img" not in shown.text
     assert "\u202e" not in shown.text
-    assert shown.text.count("&lt;img src=x onerror") == 4
+    assert shown.text.count("&lt;img src=x onerror") == 5
     assert 'href="/graphs/%3Cimg%20src' in shown.text
 
 

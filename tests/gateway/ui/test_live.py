@@ -101,9 +101,9 @@ async def test_a_quiet_poll_gets_to_the_screen(harness: Harness, tmp_path: Path)
                 "UPDATE run_history SET verified_at = ?",
                 (str(harness.clock().replace(tzinfo=None)),),
             )
-        assert targets(await until(screen, lambda event: "checked</span> <time" in event.data)) == [
-            f"#run-{run_id}"
-        ]
+        assert targets(
+            await until(screen, lambda event: 'data-title="Checked"><time' in event.data)
+        ) == [f"#run-{run_id}"]
 
 
 async def test_an_age_that_grows_is_not_sent(

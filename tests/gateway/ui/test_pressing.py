@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, StoreUnavailable
-from crawler_lifecycle.gateway.ui.runs.commands import SELECTED_MAX
+from crawler_lifecycle.gateway.ui.parts.lists import SELECTED_MAX
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 

@@ -23,7 +23,7 @@ from crawler_lifecycle.features.schedules.domain.decision import (
 )
 from crawler_lifecycle.features.schedules.domain.definition import Overlap
 from crawler_lifecycle.gateway import health
-from crawler_lifecycle.gateway.ui.parts.rendering import step
+from crawler_lifecycle.gateway.ui.parts.formats import step
 from crawler_lifecycle.gateway.ui.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
@@ -131,7 +131,7 @@ def test_a_filter_offers_the_values_that_exist(harness: Harness, browser: TestCl
         page = other.get("/runs?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
     menus = dict(
         re.findall(
-            r'<summary(?: class="on")?>(\w+)</summary><ul class="drop">(.*?)</ul>', page, re.DOTALL
+            r'<summary(?: class="on")?>(\w+)</summary><div class="drop">(.*?)</ul>', page, re.DOTALL
         )
     )
     links = {
@@ -158,7 +158,7 @@ def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
         database.executemany("INSERT INTO run_tag (tag, run_id, project) VALUES (?, ?, ?)", tags)
     with harness.client(harness.new_app()) as other:  # it has kept no answer
         page = other.get("/runs", headers={"Accept": "text/html"}).text
-    menu = re.findall(r"<summary>Tag</summary><ul class=\"drop\">(.*?)</ul>", page, re.DOTALL)
+    menu = re.findall(r"<summary>Tag</summary><div class=\"drop\">(.*?)</ul>", page, re.DOTALL)
     assert menu[0].count("<li>") == 100
     assert "<b><b>" not in page
 
@@ -254,7 +254,7 @@ def test_the_list_says_why_tasks_wait_and_how_many_are_where(
         )
     row = words(browser.get("/runs"))
     assert "2 tasks PENDING: 4 of 4 slots in use" in row
-    assert "2 PENDING, 1 RUNNING" in row
+    assert "2 pending 1 running" in row
     waiting = browser.get("/v1/runs").json()["runs"][0]["waiting"]
     assert waiting == browser.get("/v1/runs/1").json()["waiting"], "as on its own page"
 
@@ -358,7 +358,7 @@ def test_corrections_have_the_newest_first(harness: Harness, browser: TestClient
     asked = "/corrections?page_size=1&since=2026-11-23T00:00:00Z"
 
     def truths(address: str) -> list[str]:
-        return re.findall(r"<td>LOST</td><td>(\w)</td>", browser.get(address).text)
+        return re.findall(r'data-title="True">(\w)</td>', browser.get(address).text)
 
     first = browser.get(asked).text
     [more] = re.findall(r'rel="next" href="([^"]*)"', first)

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.status_words import STATE_WORDS, state_word
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.choosing import WORK_TABS, Chooser
 from crawler_lifecycle.gateway.ui.parts.chosen import CHOSEN, ChosenForm, add_list, press_one
 from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, query_of
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
@@ -43,6 +43,9 @@ CHOOSER = Chooser(
     presets={"All": {}, "Live": {"state": ["executing"]}, "Failed": {"state": ["discarded"]}},
     several=("state", "id"),
     largest=("took",),
+    tabs=WORK_TABS,
+    links=[("pressStartGraph", "/start/graph", "Start a graph")],
+    newest_first=True,
 )
 
 

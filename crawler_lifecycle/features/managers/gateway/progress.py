@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.ui.parts.rendering import number, query
+from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.rendering import query
 from crawler_lifecycle.subjects import WAITING
 
 from ..domain.manager import BUILT_IN, FINISHED

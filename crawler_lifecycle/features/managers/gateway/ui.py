@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.status_words import MANAGER_WORDS
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, Chooser
+from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, WORK_TABS, Chooser
 from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, add_list, press_one
 from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, query_of
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
@@ -45,6 +45,9 @@ CHOOSER = Chooser(
     presets={"All": {}, "Live": {"status": LIVE}, "Failed": {"status": ["FAILED"]}},
     several=("status",),
     largest=("live", "wait", "good", "bad", "skipped"),
+    tabs=WORK_TABS,
+    links=[("pressStartManager", "/start/manager", "Start a manager")],
+    newest_first=True,
 )
 #: The number of upcoming jobs on the page.
 NEXT = 20

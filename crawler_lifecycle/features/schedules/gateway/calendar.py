@@ -20,7 +20,8 @@ from zoneinfo import ZoneInfo
 from crawler_lifecycle.domain.due_ids import due_graph_key
 from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.gateway.cursors import encode
-from crawler_lifecycle.gateway.ui.parts.rendering import query, span
+from crawler_lifecycle.gateway.ui.parts.formats import span
+from crawler_lifecycle.gateway.ui.parts.rendering import query
 from crawler_lifecycle.subjects import GRAPH, SCHEDULE
 
 from ..domain.calendar import read_zone

@@ -10,10 +10,10 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 from zoneinfo import available_timezones
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -26,8 +26,17 @@ from crawler_lifecycle.gateway.api.paging import Moment
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts import crawler_fields
 from crawler_lifecycle.gateway.ui.parts import forms as fields
+from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.formats import pretty
 from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, query_of, read
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page, pretty
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    filters_of,
+    held,
+    held_sorts,
+    list_page,
+)
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
 from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.web.problems import JsonBody, Problem, of_error, refused
 from crawler_lifecycle.web.turns import in_turn
@@ -287,6 +296,24 @@ _NAMED = (
 )
 
 
+CHOOSER = Chooser(
+    SCHEDULE,
+    "/schedules",
+    "Name, target, times, state, reason",
+    sorts=held_sorts(SCHEDULE.columns),
+    presets={"All": {}, "Last due time missed or failed": {"troubled": True}},
+    links=[("pressPutSchedule", "/schedules/new", "New schedule")],
+)
+
+
+class ListFilters(HeldFilters):
+    """Filters of the list. ``troubled`` selects schedules whose last due time was missed or ended
+    badly.
+    """
+
+    troubled: bool = False
+
+
 class ScheduleForm(ActionForm):
     """The form of a schedule."""
 
@@ -307,18 +334,11 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     clock = views.clock
 
     @app.get("/schedules")
-    def show_schedules(
-        request: Request, search: Annotated[str, Query(max_length=200)] = "", troubled: bool = False
-    ) -> Response:
-        """List schedules with their next due time and their last firing.
-
-        ``search`` selects names that contain this text. ``troubled`` selects schedules whose last
-        due time was missed or ended badly.
-        """
-        rows = views.listed(lambda row: search.lower() in row.name.lower(), troubled=troubled)
-        return answer(
-            request, "schedules.html", now=clock(), rows=rows, search=search, troubled=troubled
-        )
+    def show_schedules(request: Request) -> Response:
+        """List schedules with their next due time and their last firing."""
+        filters = filters_of(request, ListFilters)
+        rows = views.listed(lambda row: True, troubled=filters.troubled)
+        return list_page(request, CHOOSER, filters, held(CHOOSER, rows), now=clock())
 
     @app.get("/schedules/{name}")
     async def show_schedule(name: ScheduleName, request: Request) -> Response:

@@ -20,7 +20,15 @@ from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts import forms as fields
+from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, query_of, read
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    filters_of,
+    held,
+    held_sorts,
+    list_page,
+)
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
 from crawler_lifecycle.subjects import WEBHOOK, Subject
 from crawler_lifecycle.web.problems import JsonBody, Problem
@@ -155,6 +163,15 @@ class WebhookForm(ActionForm):
         return f"{super().request_key}.{self.seq}"
 
 
+CHOOSER = Chooser(
+    WEBHOOK,
+    "/webhooks",
+    "Name, kind, address, event, reason",
+    sorts=held_sorts(WEBHOOK.columns),
+    links=[("pressPutWebhook", "/webhooks/new", "New webhook")],
+)
+
+
 def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of webhooks."""
     commands = gateway.webhook_commands
@@ -165,7 +182,8 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     def show_webhooks(request: Request) -> Response:
         """List all webhooks with their states."""
         rows = [views.of(row).model_dump() for row in views.webhooks.every()]
-        return answer(request, "webhooks.html", rows=rows, now=clock())
+        filters = filters_of(request, HeldFilters)
+        return list_page(request, CHOOSER, filters, held(CHOOSER, rows), now=clock())
 
     @app.get("/webhooks/{name}")
     async def show_webhook(name: WebhookName, request: Request) -> Response:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.ui.parts.rendering import number, span
+from crawler_lifecycle.gateway.ui.parts.formats import number, span
 from crawler_lifecycle.ports.runs import RecentRun, ShortRun
 
 #: The least height of a bar, so that a run without items is seen.

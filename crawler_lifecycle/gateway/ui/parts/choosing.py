@@ -7,27 +7,31 @@ Each link is the address of the list with one change, so that everything works w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.status_words import state_word
-from crawler_lifecycle.gateway.api.lists import ResultPage
-from crawler_lifecycle.gateway.api.paging import SearchParameters
+from crawler_lifecycle.gateway.api.paging import Paging
 from crawler_lifecycle.gateway.ui.parts.rendering import next_page, query
-from crawler_lifecycle.subjects import Subject, total_words
+from crawler_lifecycle.subjects import Subject
 
 Asked = Mapping[str, Any]
 """The filters that the address sets."""
 #: The statuses of runs and managers that have not ended.
 LIVE = [status.value for status in RunStatus if not status.terminal]
+#: The tabs of two lists that share a link in the navigation.
+WORK_TABS = ("Graphs and managers", (("/graphs", "Graphs"), ("/managers", "Managers")))
+TRUTH_TABS = ("Truth", (("/corrections", "Corrections"), ("/audit", "Audit")))
+#: Menus with more values also have a field for a value.
+LONG_MENU = 12
 _WORDS = {
     "search": "Text",
     "sort": "Order",
     "flow_id": "Flow",
     "attention": "Needs attention",
-    "created_from": "From",
-    "created_until": "Until",
+    "superseded": "Also replaced tasks",
+    "troubled": "Last due time missed or failed",
 }
 
 
@@ -41,34 +45,63 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Facet:
+    """The menu of a filter: its existing values, and a field for a value if there may be more."""
+
+    name: str
+    word: str
+    choices: Sequence[Choice]
+    typed: bool
+    hidden: Sequence[tuple[str, Any]]
+    """The other filters, which the form of the field keeps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chooser:
-    """The choices in the list of a subject. ``path`` is the address of the list in the web UI."""
+    """The list of a subject in the web UI: its address, its columns, and its choices."""
 
     subject: Subject
     path: str
-    about: str
-    """A description of the fields that a search compares."""
-    facets: Mapping[str, str]
+    about: str = ""
+    """A description of the fields that a search compares. Without it, there is no search."""
+    facets: Mapping[str, str] = field(default_factory=dict)
     """The label of each filter whose values are offered."""
-    values: Mapping[str, Sequence[str]]
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The values of the filters with fixed values."""
-    sorts: Mapping[str, str]
+    sorts: Mapping[str, str] = field(default_factory=dict)
     """The title of each column by which the list can be sorted."""
-    presets: Mapping[str, Asked]
+    presets: Mapping[str, Asked] = field(default_factory=dict)
     """Commonly needed lists."""
     several: Sequence[str] = ()
     """Filters that can have several values."""
     largest: Sequence[str] = ()
     """Columns whose largest values are shown first."""
-    fields: Sequence[str] = ("search",)
-    """Filters with a field of their own in the form. The form keeps all other filters in hidden
-    fields.
+    typed: Sequence[str] = ()
+    """Filters that accept any text."""
+    times: Mapping[str, str] = field(default_factory=dict)
+    """The label of each filter that is a time."""
+    title: str = ""
+    """The title of the page, if it differs from the plural of the subject."""
+    intro: str = ""
+    """A sentence about the list."""
+    tabs: tuple[str, Sequence[tuple[str, str]]] | None = None
+    """The label of the tabs above the list, and the address and title of each."""
+    links: Sequence[tuple[str, str, str]] = ()
+    """Links next to the title: the operation that the caller must be allowed to carry out, if any,
+    the address, and the text.
     """
 
+    newest_first: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The title of the page."""
+        return self.title or self.subject.plural.capitalize()
+
     def shown(
-        self, filters: SearchParameters, known: Mapping[str, Sequence[str]], token: str | None
+        self, filters: Paging, known: Mapping[str, Sequence[str]], token: str | None
     ) -> dict[str, Any]:
-        """Return the values for ``list_tools.html`` and for the column headings.
+        """Return the values for ``list.html`` and for the column headings.
 
         ``known`` has the existing values of filters.
         """
@@ -79,58 +112,43 @@ class Chooser:
         return {
             "chooser": self,
             "asked": asked,
-            "filters": filters,
             "more": more and self.path + more,
-            "facets": self._facets(asked, known),
+            "csv": self.path + query({**asked, "format": "csv"}),
+            "facets": [
+                self._facet(name, asked, {**self.values, **known}.get(name)) for name in self.facets
+            ],
             "chips": self._chips(asked),
             "sorts": self._sorts(asked),
-            "hidden": [(name, value) for name, value in _pairs(asked) if name not in self.fields],
+            "hidden": _hidden(asked, "search"),
+            "hidden_times": _hidden(asked, *self.times),
             "views": [
                 Choice(word, self.path + query(one), dict(asked) == one)
                 for word, one in self.presets.items()
             ],
         }
 
-    def listed(
-        self,
-        filters: SearchParameters,
-        page: ResultPage,
-        total: tuple[int, bool],
-        acts: Sequence[str],
-    ) -> dict[str, Any]:
-        """Return the values for ``list.html``. ``acts`` has the actions that the caller may apply
-        to selected rows.
-        """
-        rows = [one.model_dump() for one in getattr(page, self.subject.plural)]
-        own = {"rows": rows, "note": page.note, "total": total_words(*total), "acts": acts}
-        return self.shown(filters, {}, page.next_page_token) | own
-
-    def _facets(self, asked: Asked, known: Mapping[str, Sequence[str]]) -> dict[str, list[Choice]]:
-        """Return the existing values of each filter, including the selected ones, by its label."""
-        values = {**self.values, **known}
-        found = {}
-        for name, word in self.facets.items():
-            chosen = [str(value) for one, value in _pairs(asked) if one == name]
-            every = [
-                *(one for one in chosen if one not in values.get(name, ())),
-                *map(str, values.get(name, ())),
-            ]
-            if name in values or chosen:
-                found[word] = [
-                    Choice(
-                        self._worded(name, one),
-                        self._link(asked, name, one, one in chosen),
-                        one in chosen,
-                    )
-                    for one in every
-                ]
-        return found
+    def _facet(self, name: str, asked: Asked, known: Sequence[str] | None) -> Facet:
+        """Return the menu of a filter, with its existing values and the selected ones."""
+        chosen = [str(value) for one, value in _pairs(asked) if one == name]
+        values = [str(value) for value in known or ()]
+        every = [*(one for one in chosen if one not in values), *values]
+        choices = [
+            Choice(
+                self._worded(name, one),
+                self._link(asked, name, one, one in chosen),
+                one in chosen,
+            )
+            for one in every
+        ]
+        typed = name in self.typed or len(values) > LONG_MENU
+        others = _hidden(asked, *(() if name in self.several else (name,)))
+        return Facet(name, self.facets[name], choices, typed, others)
 
     def _chips(self, asked: Asked) -> list[tuple[str, str, str]]:
         """Return each filter that is set: its label, its value, and the link to the list without
         it.
         """
-        words = {**_WORDS, **self.facets}
+        words = {**_WORDS, **self.facets, **self.times}
         return [
             (
                 words.get(n, n.capitalize()),
@@ -165,6 +183,11 @@ class Chooser:
             others = [one for one in asked.get(name, ()) if one != value]
             return self.path + query({**asked, name: others if chosen else [*others, value]})
         return self.path + query({**asked, name: None if chosen else value})
+
+
+def _hidden(asked: Asked, *without: str) -> list[tuple[str, Any]]:
+    """Return the filters that a form keeps in hidden fields."""
+    return [(name, value) for name, value in _pairs(asked) if name not in without]
 
 
 def _pairs(asked: Asked) -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
@@ -25,22 +26,29 @@ from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import (
     ActionForm,
+    ActionNote,
     Once,
     Outcome,
     carry_out,
     check_shown,
     form,
+    note_outcomes,
     outcomes_page,
-    query_of,
     read,
 )
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    SELECTED_MAX,
+    RowPage,
+    filters_of,
+    here_of,
+    list_page,
+)
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
+from crawler_lifecycle.subjects import total_words
 from crawler_lifecycle.web.problems import Problem, refused
 
 logger = logging.getLogger(__name__)
 
-#: The maximum number of objects in one form.
-SELECTED_MAX = 500
 #: The maximum number of objects of one form that are processed at the same time.
 AT_ONCE = 8
 #: The identifier of a selected object: its key, which may be a number, a dot, and the attempt that
@@ -55,6 +63,8 @@ Find = Callable[[str], Awaitable[Any]]
 """Returns the row of an object by its key."""
 Act = Callable[[str, int], Awaitable[tuple[bool, str]]]
 """Carries out the action for an object. Returns whether it changed something, and a sentence."""
+Show = Callable[[Request], Awaitable[Response]]
+"""Shows the list that the address of the form selects."""
 Do = Callable[[str, Any], Coroutine[Any, Any, str]]
 """Carries out the action of a form for the object with this key. Returns a sentence about the
 result.
@@ -67,6 +77,8 @@ class ChosenForm(ActionForm):
     """
 
     typed: str | None = Field(default=None, max_length=40)
+    stay: bool = False
+    """True if the list is shown again, with a note about the results."""
 
     def chosen(self) -> list[Thing]:
         """Return each selected object once. Raises ``Problem`` 422 if there are none or too
@@ -88,13 +100,14 @@ class ChosenForm(ActionForm):
 
 
 async def press(
-    request: Request, asked: ChosenForm, find: Find, act: Act, now: datetime
+    request: Request, asked: ChosenForm, find: Find, act: Act, show: Show, now: datetime
 ) -> Response:
     """Carry out the action for each object, and show the result for each."""
     chosen = asked.chosen()
     if asked.action.danger and (expected := await _unconfirmed(find, chosen, asked)) is not None:
         present_call().admitted = False  # the page only asks a question, and nothing is done yet
-        return answer(request, "force.html", expected=expected, asked=asked, chosen=chosen, now=now)
+        values: dict[str, Any] = {"expected": expected, "asked": asked, "chosen": chosen}
+        return answer(request, "force.html", now=now, here=here_of(request), **values)
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def one(key: str, attempt: int) -> Outcome:
@@ -103,6 +116,10 @@ async def press(
             return Outcome(f"{asked.subject.noun} {key}", asked.subject.path(key), done, text)
 
     outcomes = await asyncio.gather(*(one(*thing) for thing in chosen))
+    if asked.stay:
+        note_outcomes(asked.action.title, outcomes)
+        request.state.done = ActionNote(asked.action.title, outcomes)
+        return await show(request)
     return outcomes_page(request, asked.action.title, list(outcomes), now)
 
 
@@ -156,13 +173,23 @@ def add_list(
     plural = chooser.subject.plural.capitalize()
 
     @app.get(chooser.path, operation_id=f"show{plural}")
-    def show_list(request: Request) -> Response:
+    async def show_list(request: Request) -> Response:
         """List the objects that match the filters of the address, newest first."""
-        asked = query_of(request, filters)
-        page = views.page(asked)
+        asked = filters_of(request, filters)
         acts = chosen.acts if may(f"press{plural}") else ()
-        values = chooser.listed(asked, page, views.counted(asked, page), acts)
-        return answer(request, "list.html", now=views.clock(), **values)
+        now = views.clock()
+        return await run_in_threadpool(
+            list_page, request, chooser, asked, found, now=now, acts=acts
+        )
+
+    def found(asked: Any) -> RowPage:
+        page = views.page(asked)
+        rows = [row.model_dump() for row in getattr(page, chooser.subject.plural)]
+
+        def total() -> str:
+            return total_words(*views.counted(asked, page))
+
+        return RowPage(rows, page.next_page_token, page.note, total)
 
     @app.post(chooser.path, operation_id=f"press{plural}")
     async def press_list(request: Request) -> Response:
@@ -173,7 +200,7 @@ def add_list(
             # A pause that is sent again must not undo a later change by somebody else.
             return True, await once(f"{asked.request_key}.{key}", lambda: do(key, asked))
 
-        return await press(request, asked, find, act, views.clock())
+        return await press(request, asked, find, act, show_list, views.clock())
 
 
 async def press_one(

@@ -189,6 +189,14 @@ class Outcome:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ActionNote:
+    """The results of an action on selected rows, which the list shows as a note."""
+
+    word: str
+    outcomes: Sequence[Outcome]
+
+
 def check_shown(shown: int, row: Any) -> None:
     """Raise ``NotInThisState`` if the row of a run, manager or graph has another attempt than the
     one that the form showed.
@@ -231,12 +239,17 @@ class Once:
 
 def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: datetime) -> Response:
     """Return the page with the results of an action, and record them in the access log."""
+    note_outcomes(word, outcomes)
+    return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
+
+
+def note_outcomes(word: str, outcomes: Sequence[Outcome]) -> None:
+    """Record the results of an action in the access log."""
     for outcome in outcomes:
         kind, _, subject = outcome.name.partition(" ")
         present_call().about.append(
             (kind if subject else None, subject or None, word, outcome.done)
         )
-    return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
 
 
 async def carry_out(

@@ -1,4 +1,4 @@
-"""Rendering of web pages: asset files, templates, and the display of times and numbers.
+"""Rendering of web pages: asset files, and templates.
 
 Any text can come from an attacker. All templates use autoescape, invisible characters are made
 visible before that, and no template marks a text as safe.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import re
 import secrets
 import uuid
@@ -16,7 +15,6 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,23 +27,23 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.status_words import state_word
-from crawler_lifecycle.domain.waiting import MARK
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
-from crawler_lifecycle.observability.metrics import release
-from crawler_lifecycle.subjects import (
-    SUBJECTS,
-    At,
-    Cell,
-    Column,
-    Count,
-    Lag,
-    Link,
-    Took,
-    Word,
-    deletion_words,
-    plain,
-    status_word,
+from crawler_lifecycle.gateway.ui.parts.formats import (
+    aging,
+    between,
+    cell,
+    cell_text,
+    exact,
+    moment,
+    number,
+    pretty,
+    size,
+    span,
+    step,
+    visible,
 )
+from crawler_lifecycle.observability.metrics import release
+from crawler_lifecycle.subjects import SUBJECTS, Column, Subject, deletion_words, status_word
 from crawler_lifecycle.web.problems import Problem
 
 FOLDER = Path(__file__).parents[1] / "assets"
@@ -122,15 +120,6 @@ def add_assets(app: FastAPI) -> None:
 
 #: Smaller pages, measured in bytes, are sent uncompressed.
 _ZIP_FROM = 1024
-#: Characters that are invisible or change the text direction. The web UI shows their code points
-#: instead.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-#: A time in the form in which ``waiting`` writes it. If " ago" follows, it is shown as a moment,
-#: otherwise as a duration.
-_MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
 #: A local time as browsers write it.
 LOCAL_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?")
 #: The operations of the pages that update automatically.
@@ -173,150 +162,6 @@ _AGES = re.compile(r'(?<=">)[^<]*(?=</time>)')
 SEEN_MAX = 250
 
 
-def visible(value: Any) -> Any:
-    """Return a value for a template: a dash for ``None``, and a text with its invisible characters
-    made visible.
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, Markup):
-        return value
-    # These are JSON escapes, so that JSON text keeps its meaning.
-    return _UNSEEN.sub(_escaped, value) if isinstance(value, str) else value
-
-
-def _escaped(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))
-
-
-def exact(value: str) -> Markup:
-    """Return an escaped text for a form field.
-
-    Invisible characters stay, because the text must be sent back unchanged.
-    """
-    return escape(value)
-
-
-def span(seconds: float) -> str:
-    """Return a duration in words, with one or two units."""
-    left = max(int(seconds), 0)
-    if left < 120:
-        return f"{left} s"
-    for unit, size, smaller, less in (
-        ("min", 60, "s", 1),
-        ("h", 3600, "min", 60),
-        ("d", 86400, "h", 3600),
-    ):
-        if left < size * {"min": 120, "h": 48, "d": 10**9}[unit]:
-            rest = left % size // less
-            return f"{left // size} {unit}" + (
-                f" {rest} {smaller}" if rest and left < 10 * size else ""
-            )
-    return f"{left // 86400} d"
-
-
-def step(minutes: float) -> str:
-    """Return the time between two checks in words: ``1.2 s``, ``15 min``, ``1.5 min``."""
-    return f"{minutes * 60:.3g} s" if minutes < 1 else f"{minutes:.10g} min"
-
-
-def moment(value: datetime | None, now: datetime) -> Markup:
-    """Return a time as its age, with the time itself in the title."""
-    if value is None:
-        return Markup("–")
-    passed = (now - value).total_seconds()
-    return _time_tag("<time", value, f"in {span(-passed)}" if passed < 0 else f"{span(passed)} ago")
-
-
-def lasting(begin: datetime, now: datetime) -> Markup:
-    """Return the time since ``begin`` in words, which the page updates."""
-    return _time_tag("<time data-for", begin, span((now - begin).total_seconds()))
-
-
-def _time_tag(tag: str, value: datetime, words: str) -> Markup:
-    text = value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    title = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return Markup(tag + ' datetime="{}" title="{}">{}</time>').format(text, title, words)  # noqa: S704
-
-
-def between(begin: datetime | None, end: datetime | None, now: datetime) -> str | Markup:
-    """Return the time from ``begin`` to ``end``, or to now."""
-    if begin is None:
-        return "–"
-    return lasting(begin, now) if end is None else span((end - begin).total_seconds())
-
-
-def aging(sentence: str | None, now: datetime) -> Markup | None:
-    """Return a sentence about waiting, in which times become ages that the page updates."""
-    if sentence is None:
-        return None
-    text = Markup("")
-    end = 0
-    for found in _MOMENT.finditer(sentence):
-        since = datetime.fromisoformat(found[1])
-        text += escape(visible(sentence[end : found.start()])) + (moment if found[2] else lasting)(
-            since, now
-        )
-        end = found.end()
-    return text + escape(visible(sentence[end:]))
-
-
-def cell(value: Cell, now: datetime) -> str | Markup:
-    """Return the HTML of a table cell."""
-    match value:
-        case At(time):
-            return moment(_time(time), now)
-        case Took(begin, end):
-            return between(_time(begin), _time(end), now)
-        case Lag(ms):
-            return "–" if ms is None else span(ms / 1000)
-        case Count(count):
-            return number(count)
-        case Link(text, path):
-            return Markup('<a href="{}">{}</a>').format(path, visible(str(text)))
-        case Word(text, bad, why):
-            word = Markup('<span class="{}">{}</span>').format(
-                "flag bad" if bad else f"status {text}".lower(), text
-            )
-            return word + Markup("").join(
-                Markup('<div class="why" title="{0}">{0}</div>').format(visible(one)) for one in why
-            )
-    return str(visible(plain(value) or None))
-
-
-def _time(value: Any) -> datetime | None:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
-
-
-def number(value: float | None) -> str:
-    """Return a number with thin spaces between thousands."""
-    if value is None:
-        return "–"
-    return (
-        f"{value:,}".replace(",", "\u202f")
-        if isinstance(value, int)
-        else f"{value:,.1f}".replace(",", "\u202f")
-    )
-
-
-def size(value: int | None) -> str:
-    """Return a number of bytes in a suitable unit."""
-    if value is None:
-        return "–"
-    left = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if left < 1024 or unit == "GiB":
-            return f"{left:.0f} {unit}" if unit == "B" else f"{left:.1f} {unit}"
-        left /= 1024
-    raise AssertionError
-
-
-def pretty(value: object) -> str:
-    """Return a value as readable JSON."""
-    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=str)
-
-
 def query(values: Mapping[str, Any]) -> str:
     """Return the query of a web address, with all values that are not empty."""
     said = {name: value for name, value in values.items() if value not in (None, "", [], False)}
@@ -334,6 +179,19 @@ def next_page(filters: BaseModel, token: str | None, *without: str) -> str | Non
 def columns(given: Sequence[Column]) -> list[Column]:
     """Return the columns that web pages show."""
     return [one for one in given if "page" in one.on]
+
+
+def column_class(column: Column) -> str:
+    """Return the style classes of a column's cells."""
+    found = ["n"] if column.right else []
+    found += ["fills"] if column.fills else []
+    return " ".join([*found, f"leaves-{column.leaves}"] if column.leaves else found)
+
+
+def row_id(subject: Subject | None, row: Mapping[str, Any]) -> str:
+    """Return the id of a row of a list: the noun and the number of its object, if it has one."""
+    number = row.get(f"{subject.noun}_id") if subject else None
+    return f"{subject.noun}-{number}" if subject and isinstance(number, int) else ""
 
 
 def part(name: str) -> Markup:
@@ -398,6 +256,9 @@ def _environment() -> Environment:
         "step": step,
         "exact": exact,
         "cell": cell,
+        "cell_text": cell_text,
+        "column_class": column_class,
+        "row_id": row_id,
     }
     made.tests["local_time"] = LOCAL_TIME.fullmatch
     made.globals |= {
@@ -431,10 +292,13 @@ def answer(request: Request, template: str, *, status: int = 200, **values: Any)
     stream.
     """
     alone = ALONE in request.scope
-    moves = getattr(request.scope.get("route"), "operation_id", None) in MOVES
+    done = getattr(request.state, "done", None)
+    operation = getattr(request.scope.get("route"), "operation_id", None) or ""
+    # The list on which an action was carried out is shown again.
+    moves = (operation.replace("press", "show", 1) if done else operation) in MOVES
     layout = "main.html" if alone else "base.html"
     rail = getattr(request.state, "rail", _NO_COUNTS)
-    own = {"path": request.url.path, "layout": layout, "moves": moves, "rail": rail}
+    own = {"path": request.url.path, "layout": layout, "moves": moves, "rail": rail, "done": done}
     text = html(template, **own, **values)
     if alone:
         return Response(text, status, media_type="text/html")

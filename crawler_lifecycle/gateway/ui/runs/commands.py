@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, ClassVar
 
 from fastapi import FastAPI, Request
@@ -16,17 +15,16 @@ from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.domain.status_words import RUN_WORDS
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
-from crawler_lifecycle.gateway.cursors import PAGE_MAX
-from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, Chooser
-from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, SELECTED_MAX, ChosenForm, press
-from crawler_lifecycle.gateway.ui.parts.forms import form, query_of, read
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
-from crawler_lifecycle.ports.runs import RunRow, RunTasks
+from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, Show, press
+from crawler_lifecycle.gateway.ui.parts.forms import form, read
+from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.runs.columns import RUNS
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.search import SORTS
 from crawler_lifecycle.subjects import RUN, Subject, total_words
@@ -34,8 +32,9 @@ from crawler_lifecycle.web.problems import Problem
 
 #: The maximum number of values that a filter offers.
 VALUES_MAX = 100
+ACTS = ("stop", "resume", "rerun", "poll", "force")
 CHOOSER = Chooser(
-    RUN,
+    RUNS,
     "/runs",
     "Crawler, tag, flow, argument, number",
     facets={
@@ -63,7 +62,8 @@ CHOOSER = Chooser(
     },
     several=("status", "tag"),
     largest=("verified_at", "pages", "items", "errors", "started_at", "took"),
-    fields=("search", "created_from", "created_until"),
+    times={"created_from": "From", "created_until": "Until"},
+    newest_first=True,
 )
 
 
@@ -76,7 +76,7 @@ class RunForm(ChosenForm):
     ]
 
 
-def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
+def add_commands(app: FastAPI, commands: Commands, show: Show, clock: Clock) -> None:
     """Add the route of actions on runs."""
 
     @app.post("/runs")
@@ -95,7 +95,10 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
                 return False, outcome.note or "The run had already ended."
             return True, asked.sentence(outcome.fresh, outcome.note, attempt=row.attempt)
 
-        return await press(request, asked, lambda key: commands.find(int(key)), act, clock())
+        async def find(key: str) -> RunRow:
+            return await commands.find(int(key))
+
+        return await press(request, asked, find, act, show, clock())
 
 
 async def _do(
@@ -128,54 +131,31 @@ class PageFilters(RunFilters):
     all: bool = False
 
 
-def add_runs(app: FastAPI, views: RunViews, runs: RunReader) -> None:
-    """Add the list of runs."""
+def add_runs(app: FastAPI, views: RunViews, runs: RunReader) -> Show:
+    """Add the list of runs. Return the function that shows it."""
     kept = TtlCache(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
+
+    def listed(filters: PageFilters) -> RowPage:
+        page, tasks = views.listed(filters)
+        rows = []
+        for run in page.runs:
+            counts = tasks[run.run_id].counts.positive()
+            rows.append(run.model_dump() | {"waits": run.waits, "counts": counts})
+
+        def total() -> str:
+            return total_words(*views.counted(filters, page))
+
+        return RowPage(rows, page.next_page_token, page.note, total)
 
     @app.get("/runs")
     async def show_runs(request: Request) -> Response:
         """List the runs that fit the filters of the address, newest first."""
-        filters = query_of(request, PageFilters)
-        read_runs = run_in_threadpool(
-            lambda: _everything(views, filters) if filters.all else views.listed(filters)
+        filters = filters_of(request, PageFilters)
+        known = await kept.own.read_within(VALUES_WAIT_S) or {}
+        acts = ACTS if may("pressRuns") else ()
+        now = views.clock()
+        return await run_in_threadpool(
+            list_page, request, CHOOSER, filters, listed, now=now, acts=acts, known=known
         )
-        found, known = await asyncio.gather(read_runs, kept.own.read_within(VALUES_WAIT_S))
-        return await run_in_threadpool(shown, request, filters, known or {}, *found)
 
-    def shown(
-        request: Request,
-        filters: PageFilters,
-        known: dict[str, list[str]],
-        page: RunPage,
-        tasks: dict[int, RunTasks],
-    ) -> Response:
-        values = CHOOSER.shown(filters, known, page.next_page_token)
-        values |= {
-            "runs": page.runs,
-            "now": views.clock(),
-            "note": page.note,
-            "tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()},
-            "everything": CHOOSER.path + query({**values["asked"], "all": "true"}),
-            "selected_max": SELECTED_MAX,
-            "total": total_words(*views.counted(filters, page)),
-            "acts": may("pressRuns"),
-            "chosen": filters.all,
-        }
-        return answer(request, "runs.html", **values)
-
-
-def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-    """Return all matching runs, up to the limit of one form.
-
-    The page token shows whether there are more.
-    """
-    page, tasks = views.listed(filters.model_copy(update={"page_size": PAGE_MAX}))
-    runs = page.runs
-    token = page.next_page_token
-    while token is not None and len(runs) < SELECTED_MAX:
-        size = min(PAGE_MAX, SELECTED_MAX - len(runs))
-        page, more = views.listed(
-            filters.model_copy(update={"page_size": size, "page_token": token})
-        )
-        runs, token, tasks = [*runs, *page.runs], page.next_page_token, tasks | more
-    return page.model_copy(update={"runs": runs, "next_page_token": token}), tasks
+    return show_runs

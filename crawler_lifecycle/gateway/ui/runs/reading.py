@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -27,8 +27,18 @@ from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, 
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
+from crawler_lifecycle.gateway.ui.parts import formats
+from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import query_of
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    filters_of,
+    held,
+    held_sorts,
+    list_page,
+)
 from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer
+from crawler_lifecycle.gateway.ui.runs.columns import FILES
 from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
@@ -168,6 +178,9 @@ _PICTURES = {
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
+FILES_OF = Chooser(FILES, "", "Name", sorts=held_sorts(FILES.columns))
+
+
 def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -> None:
     """Add the web pages of the list of files, and of one file."""
     threads = Slots(*FILES_AT_ONCE)
@@ -182,10 +195,24 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
                 return files.list(row)
 
         here = await threads.run(request, listed)
-        rows = [(file, urlencode({"name": file.name}), is_items(file.name)) for file in here.files]
-        return answer(
-            request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock()
+        filters = filters_of(request, HeldFilters)
+        path = f"/runs/{run_id}/files"
+        links = [
+            ("", f"/runs/{run_id}", f"Run {run_id}"),
+            ("", f"/runs/{run_id}/items", "All items"),
+        ]
+        omitted = (
+            f"{formats.number(here.left_out)} names are left out: links, pipes, names that are not "
+            "text, and files above the limits."
         )
+        intro = " ".join(filter(None, (here.note, omitted if here.left_out else None)))
+        title = f"Files of run {run_id}"
+        chooser = replace(FILES_OF, path=path, title=title, links=links, intro=intro)
+        rows = [
+            {"run_id": run_id, "name": f.name, "bytes": f.bytes, "items": is_items(f.name)}
+            for f in here.files
+        ]
+        return list_page(request, chooser, filters, held(chooser, rows), now=views.clock())
 
     @app.get("/runs/{run_id}/file")
     async def show_file(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -31,8 +32,12 @@ from crawler_lifecycle.gateway.runs.recent import compared
 from crawler_lifecycle.gateway.runs.requests import ResendExport
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelineEntry
-from crawler_lifecycle.gateway.ui.parts.forms import Outcome, form, outcomes_page, query_of, read
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page, size, visible
+from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.formats import size, visible
+from crawler_lifecycle.gateway.ui.parts.forms import Outcome, form, outcomes_page, read
+from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
+from crawler_lifecycle.gateway.ui.runs.columns import TASKS
 from crawler_lifecycle.gateway.ui.runs.counters import READ, counters_of
 from crawler_lifecycle.gateway.ui.runs.story import told
 from crawler_lifecycle.ports.runs import DrawnTask, RunRow, TaskRow
@@ -56,6 +61,13 @@ ENTRIES_MAX = 200
 #: The letter for each status of a task: its first letter, but T for STOPPING.
 LETTERS = {status.value: status[0] for status in TaskStatus} | {"STOPPING": "T"}
 _STATUSES = {letter: status.lower() for status, letter in LETTERS.items()}
+
+
+TASKS_OF = Chooser(
+    TASKS,
+    "",
+    presets={"Current tasks": {}, "Also replaced tasks": {"superseded": True}},
+)
 
 
 class PageTasks(TaskFilters):
@@ -112,22 +124,21 @@ def add_run(
     @app.get("/runs/{run_id}/tasks")
     def show_tasks(run_id: RunId, request: Request) -> Response:
         """Show the tasks of a run as a table."""
-        filters = query_of(request, PageTasks)
-        after = decode("task", filters.page_token) or (filters.task or 1) - 1
-        run = views.of(found(store.runs, run_id), clock())
-        rows = store.tasks.list_tasks(
-            run_id, after_task_id=after, limit=filters.page_size + 1, superseded=filters.superseded
-        )
-        page, token = cut("task", rows, filters.page_size, lambda task: task.task_id)
-        return answer(
-            request,
-            "tasks.html",
-            filters=filters,
-            run=run,
-            tasks=page,
-            more=next_page(filters, token, "task"),
-            now=clock(),
-        )
+        filters = filters_of(request, PageTasks)
+        found(store.runs, run_id)
+        path = f"/runs/{run_id}/tasks"
+        title = f"Tasks of run {run_id}"
+        chooser = replace(TASKS_OF, path=path, title=title, links=[("", f"/runs/{run_id}", "Run")])
+
+        def read_tasks(asked: PageTasks) -> RowPage:
+            after = decode("task", asked.page_token) or (asked.task or 1) - 1
+            rows = store.tasks.list_tasks(
+                run_id, after_task_id=after, limit=asked.page_size + 1, superseded=asked.superseded
+            )
+            page, token = cut("task", rows, asked.page_size, lambda task: task.task_id)
+            return RowPage(list(map(asdict, page)), token)
+
+        return list_page(request, chooser, filters, read_tasks, now=clock())
 
     @app.get("/runs/{run_id}/timeline")
     def show_timeline(
@@ -178,6 +189,8 @@ def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
     return {
         "squares": made,
         "tasks": few,
+        "few": list(map(asdict, few)),
+        "task_subject": TASKS,
         "more_tasks": more,
         "counts": counts,
         "unread": unreadable,

@@ -12,7 +12,7 @@ from typing import Any
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
-from crawler_lifecycle.gateway.ui.parts.rendering import number, span
+from crawler_lifecycle.gateway.ui.parts.formats import number, span
 from crawler_lifecycle.ports.runs import TaskRow
 from crawler_lifecycle.subjects import TERMINAL
 

@@ -1,0 +1,190 @@
+"""The columns of runs, tasks and files in lists of the web UI."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.subjects import (
+    RUN,
+    TERMINAL,
+    At,
+    CellLine,
+    Column,
+    Count,
+    Document,
+    Link,
+    Note,
+    Size,
+    Subject,
+    Took,
+    Word,
+    at,
+    count,
+    of,
+    status_word,
+)
+
+
+def crawler_link(name: str) -> Link:
+    """Return a link to the page of a crawler."""
+    return Link(name, f"/crawlers/{quote(name, safe='')}")
+
+
+def _status(row: Document) -> Any:
+    live = row["status"] not in TERMINAL
+    stop = row["stop"] if live else None
+    asked = stop and f"{'force stop' if stop['force'] else 'stop'} asked"
+    flags = [name for name in ("stale", "blocked") if row[name]]
+    return CellLine(
+        [Word(status_word(row)), Note(asked, "flag"), *(Note(f, "flag bad") for f in flags)]
+    )
+
+
+def _tasks(row: Document) -> Any:
+    counts = row["counts"]
+    if row["status"] in TERMINAL and len(counts) == 1 and "LOST" not in counts:
+        return Count(*counts.values())
+    bad = ("FAILED", "LOST")
+    return CellLine(
+        [
+            Note(f"{number(n)} {status.lower()}", "small bad" if status in bad else "small")
+            for status, n in counts.items()
+        ]
+    )
+
+
+def _errors(row: Document) -> Any:
+    errors = row["errors"]
+    return Note(number(errors), "bad") if errors else Count(errors)
+
+
+def _checked(row: Document) -> Any:
+    if row["status"] in TERMINAL:
+        return CellLine(["ended", At(row["ended_at"])])
+    checked = At(row["verified_at"]) if row["verified_at"] else "not checked yet"
+    due = "next check" if not row["stale"] else "next check was due"
+    following = [Note(due), At(row["next_poll_at"])] if row["next_poll_at"] else []
+    return CellLine([checked, *following])
+
+
+#: A run in the list of the web UI.
+RUNS = replace(
+    RUN,
+    columns=(
+        Column(
+            "Run",
+            lambda row: CellLine(
+                [
+                    Link(row["run_id"], RUN.path(row["run_id"])),
+                    Note(f"×{row['attempt']}" if row["attempt"] > 1 else None),
+                ]
+            ),
+        ),
+        Column("Status", _status),
+        Column(
+            "Crawler",
+            lambda row: CellLine(
+                [crawler_link(row["crawler"]), *(Note(tag, "tag") for tag in row["tags"])]
+            ),
+        ),
+        Column(
+            "Outcome",
+            lambda row: CellLine(
+                [
+                    row["outcome"],
+                    *(Note(row[name], "why") for name in ("cause", "blocked", "waits")),
+                ]
+            ),
+            fills=True,
+        ),
+        Column("Tasks", _tasks, leaves=4),
+        Column("Pages", count("pages"), right=True, leaves=2),
+        Column("Items", count("items"), right=True, leaves=1),
+        Column("Errors", _errors, right=True, leaves=1),
+        Column("Took", lambda row: Took(row["started_at"], row["ended_at"]), right=True, leaves=2),
+        Column("Requested", at("created_at"), leaves=4),
+        Column(
+            "Started",
+            lambda row: At(row["started_at"]) if row["started_at"] else "not started",
+            leaves=2,
+        ),
+        Column("Checked", _checked),
+        Column("Trigger", of("trigger"), leaves=4),
+    ),
+    empty="There are no runs yet.",
+)
+
+
+def _task(row: Document) -> Any:
+    more = [Note(f"id {row['task_id']}")]
+    more += [Note(f"attempt {row['attempt']}")] if row["attempt"] > 1 else []
+    more += [Note("replaced", "flag")] if row["superseded_by"] else []
+    return CellLine([str(row["task_index"]), *more])
+
+
+def _why(row: Document) -> Any:
+    note = row["retry_note"]
+    why = [row["cause"], row["reason"], row["resume_note"], note and f"not tried again: {note}"]
+    return CellLine([Note(reason, "why") for reason in why])
+
+
+TASKS = Subject(
+    "task",
+    "task_id",
+    columns=(
+        Column("Task", _task),
+        Column("Status", lambda row: CellLine([Word(row["status"]), row["outcome"]])),
+        Column("Why", _why, fills=True),
+        Column("Pages", count("pages"), right=True, leaves=2),
+        Column("Items", count("items"), right=True, leaves=1),
+        Column("Errors", _errors, right=True, leaves=1),
+        Column("Started", at("started_at"), leaves=2),
+        Column("Took", lambda row: Took(row["started_at"], row["ended_at"]), right=True, leaves=1),
+        Column("Where", lambda row: CellLine([row["node"], Note(row["cluster_name"])]), leaves=4),
+        Column(
+            "Exit",
+            lambda row: CellLine(
+                [row["exit_code"], row["exit_signal"] and f"signal {row['exit_signal']}"]
+            ),
+            leaves=3,
+        ),
+        Column("Memory", lambda row: Size(row["peak_memory"]), right=True, leaves=3),
+        Column(
+            "Arguments",
+            lambda row: CellLine([Note(f"{k}={v}", "code") for k, v in row["args"].items()]),
+            leaves=4,
+        ),
+        Column(
+            "Log",
+            lambda row: Link("log", f"/runs/{row['run_id']}/log?task={row['task_id']}"),
+        ),
+    ),
+    empty="No tasks here.",
+)
+
+
+def _uses(row: Document) -> Any:
+    asked = urlencode({"name": row["name"]})
+    items = Link("items", f"/runs/{row['run_id']}/items?{asked}") if row["items"] else None
+    return CellLine([items, Link("download", f"/v1/runs/{row['run_id']}/file?{asked}")])
+
+
+FILES = Subject(
+    "file",
+    "name",
+    columns=(
+        Column(
+            "File",
+            lambda row: Link(
+                row["name"], f"/runs/{row['run_id']}/file?{urlencode({'name': row['name']})}"
+            ),
+            fills=True,
+        ),
+        Column("Size", lambda row: Size(row["bytes"]), right=True),
+        Column("Links", _uses),
+    ),
+    empty="The run has no files.",
+)
