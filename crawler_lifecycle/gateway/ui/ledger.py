@@ -70,13 +70,13 @@ CORRECTION = Subject(
     "correction",
     "id",
     columns=(
-        Column("RowPage", at("created_at")),
+        Column("Found", at("created_at")),
         Column("Run", _run),
         Column("Kind", of("kind")),
         Column("Shown", of("believed"), leaves=1),
         Column("True", of("truth")),
         Column("Wrong for", lambda row: Lag(row["lag_ms"]), right=True),
-        Column("RowPage by", lambda row: SOURCES.get(row["found_by"], row["found_by"]), leaves=2),
+        Column("Found by", lambda row: SOURCES.get(row["found_by"], row["found_by"]), leaves=2),
         Column("Evidence", lambda row: JsonDetails(row["evidence"]), leaves=1),
     ),
     empty="No corrections since then.",
@@ -206,7 +206,7 @@ def add_ledger(
             found = sum(report.found.values())
             repaired = sum(report.repaired.values())
             return Outcome(
-                audit_id, href, True, f"RowPage {found}, repaired {repaired}, left {report.left}."
+                audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}."
             )
 
         word = "Audit and repair" if asked.repair else "Audit"
