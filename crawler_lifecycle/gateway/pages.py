@@ -21,6 +21,7 @@ from crawler_lifecycle.gateway.ui.runs.commands import add_commands, add_runs
 from crawler_lifecycle.gateway.ui.runs.reading import add_files, add_items, add_log
 from crawler_lifecycle.gateway.ui.runs.run import add_run
 from crawler_lifecycle.gateway.ui.runs.starting import add_start
+from crawler_lifecycle.gateway.ui.search import add_search
 
 
 def add_page(app: FastAPI, gateway: Gateway) -> None:
@@ -41,6 +42,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_items(app, gateway.items, views)
     add_commands(app, gateway.commands, show_runs, clock)
     add_crawlers(app, store, gateway.crawlers, clock, gateway.schedule_views.of_crawler)
+    add_search(app, store, gateway.fleet, views, clock)
     add_pool_page(app, store.pools, clock)
     add_ledger(app, store, views, gateway.workflows, gateway.once)
     for feature in FEATURES:

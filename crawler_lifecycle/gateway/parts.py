@@ -34,6 +34,7 @@ from crawler_lifecycle.gateway.access.recorder import Recorder
 from crawler_lifecycle.gateway.access.tokens import TokenCache
 from crawler_lifecycle.gateway.health import Health, Needs
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.older_words import OlderWords
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -188,7 +189,7 @@ class Gateway:
         if (catalogue_s := self.catalogue_s) is not None:
             found.append(lambda: self.crawlers.keep_reading(catalogue_s))
         if self.outbox_retry_s is not None:
-            found.append(self.sweep(self.outbox_retry_s).run)
+            found += [self.sweep(self.outbox_retry_s).run, OlderWords(self.store.search).run]
         if self.watches:
             for feature in FEATURES:
                 if feature.watcher is not None:

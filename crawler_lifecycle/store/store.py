@@ -37,6 +37,7 @@ from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.runs.quotas import QuotaStore
 from crawler_lifecycle.store.runs.reads import RunReader, SweepStore, WakeUpStore
 from crawler_lifecycle.store.runs.retries import RetryStore
+from crawler_lifecycle.store.runs.search_documents import SearchStore
 from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -106,6 +107,7 @@ class Store:
     events: EventStore
     runs: RunReader
     tasks: TaskReader
+    search: SearchStore
     sweep: SweepStore
     wake_ups: WakeUpStore
     overdue: OverdueStore

@@ -122,8 +122,8 @@ MAY = {
         "search_runs",
         "scan",
         "run_history",
-    ): "the newest 2,000 are read in the order of the key, and SQLite reads an index",
-    ("search_runs", "scan", "run_tag"): "SQLite finds the different values by reading an index",
+    ): "the newest 2,000 are read in the order of the key",
+    ("search_runs", "scan", "run_word"): "SQLite's full-text index is read by its words",
     (
         "count_found",
         "scan",
@@ -611,6 +611,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.events.delivered_by(77)
     store.events.record_delivery(77, "events", "refused")
     store.events.record_delivery(77, "pusher", None)
+    store.search.fill()
     store.sweep.unowned_runs(START + timedelta(days=1))
     store.sweep.unheard_stops(START + timedelta(days=1))
     store.wake_ups.wake_target(77)

@@ -33,6 +33,7 @@ PAGES = {
     "crawler": "/crawlers/plain",
     "pools": "/pools",
     "parts": "/parts",
+    "search": "/search?q=plain",
     "corrections": "/corrections",
     "audit": "/audit",
     "access": "/access",

@@ -123,7 +123,7 @@ def test_nothing_overlaps_and_nothing_is_wider_than_its_window(
     page.set_viewport_size({"width": 1440, "height": 900})
     expect(page.get_by_role("row", name="shop-437")).to_be_in_viewport()
     visitor.poll(page)
-    page.keyboard.press("/")
+    page.keyboard.press("f")
     page.keyboard.type("shop-511")
     expect(page.get_by_text("1 crawler", exact=True)).to_be_visible()
     visitor.leave()

@@ -165,7 +165,9 @@ def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: V
     visitor.context.route("**/page/events?*", lambda route: route.fulfill(**events))
     page = visitor.open("/runs")
     expect(page.get_by_text("This page is out of date")).to_be_visible()
-    page.get_by_role("searchbox").focus()  # the page does not begin anew while somebody types
+    page.get_by_role("main").get_by_role(
+        "searchbox"
+    ).focus()  # the page does not begin anew while somebody types
 
 
 @pytest.fixture(scope="module")

@@ -141,8 +141,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (
         Access(Role.READ, page=True),
         """showFleet showParts showRuns showRun showTasks showTimeline showLog showFiles showFile
-        showItems showCrawlers showCrawler showCorrections showManagers showManager showGraphs
-        showGraph showSchedules showSchedule showPools showIncidents showIncident
+        showSearch showItems showCrawlers showCrawler showCorrections showManagers showManager
+        showGraphs showGraph showSchedules showSchedule showPools showIncidents showIncident
         joinChannel leaveChannel""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),

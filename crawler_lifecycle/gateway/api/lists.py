@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.api.paging import OfProject, SearchParameters, cut
@@ -26,6 +26,8 @@ class ResultPage(BaseModel):
     """The number of matching rows among those that were searched or sorted, if the request searches
     or sorts.
     """
+    fits_more: bool = Field(default=False, exclude=True)
+    """True if more rows may match."""
     note: str | None = None
     """A sentence about the rows that were not searched or not sorted; null if there are none."""
     total: int | None = None
@@ -70,7 +72,8 @@ def page_of(
         rows = newest(before, size)
     else:
         rows, reach = search(filters.search, filters.sort, before, offset, size)
-        more = {"fits": reach.fits, "note": _reach_words(reach, plural, filters)}
+        note = _reach_words(reach, plural, filters)
+        more = {"fits": reach.fits, "fits_more": note is not None or not reach.whole, "note": note}
     page, token = cut(kind, rows, filters.page_size, number)
     if filters.sort and token:
         token = encode("sorted", offset + filters.page_size)
@@ -80,8 +83,8 @@ def page_of(
 def _reach_words(reach: Reach, plural: str, filters: SearchParameters) -> str | None:
     """Return a sentence about the rows that a search or an order did not cover."""
     window = f"the newest {reach.window:,} {plural} that meet the other filters"
-    if reach.whole:
-        return None
+    if reach.note is not None or reach.whole or not (reach.left or filters.sort):
+        return reach.note
     if filters.sort is not None:
         return f"Only {window} were {'searched and ' if filters.search is not None else ''}sorted."
     *most, last = reach.left
@@ -112,7 +115,7 @@ def counted(
     ``here`` is the number of rows on this page. This call blocks.
     """
     # On a later page, the search has counted only the rows from the first row of that page on.
-    part = page.note is not None or (filters.page_token is not None and filters.sort is None)
+    part = page.fits_more or (filters.page_token is not None and filters.sort is None)
     if filters.search is not None and part:
         return max(page.fits or 0, here), False
     if page.next_page_token is None and filters.page_token is None:

@@ -368,12 +368,11 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
         ``status`` and ``tag`` can be given several times.
 
-        ``search`` selects runs that contain this text in their number, crawler, tags, flow or
-        arguments, ignoring case. ``sort`` selects another order: crawler, status, outcome,
+        ``search`` selects runs with all words of this text, or with words that begin so, in their
+        number, crawler, tags, flow, error texts or arguments, ignoring case and accents. ``note``
+        names what it omitted. ``sort`` selects another order: crawler, status, outcome,
         verified_at, pages, items, errors, started_at, took or trigger, with a leading ``-`` for the
-        largest first. Both read only the newest 2,000 runs that match the other filters. Among
-        older runs, a search compares only the crawler, tag, flow and the beginning of the number;
-        ``note`` names what it omitted.
+        largest first; it reads only the newest 2,000 runs that match.
 
         ``waits`` selects live runs by what they wait for: a slot in their ``pool``, an answer of
         the ``cluster``, the ``scheduler`` service, the time of their next try (``retry``), a

@@ -61,6 +61,8 @@ class Reach:
     """The number of rows in the window that contain the text."""
     left: list[str] = field(default_factory=list)
     """The fields that were searched only in the window: ``arguments``, ``tags`` …"""
+    note: str | None = None
+    """A sentence about what a search left out, other than such fields."""
 
 
 def in_statuses(
@@ -171,7 +173,7 @@ def found(
     rows = window if search is None else [row for row in window if fits(row, search.casefold())]
     reach = Reach(WINDOW, len(window) < WINDOW, len(rows))
     if sort is not None:
-        return [row[key] for row in _in_order(rows, sort, now)][offset : offset + limit], reach
+        return [row[key] for row in in_order(rows, sort, now)][offset : offset + limit], reach
     ids = [row[key] for row in rows[:limit]]
     if search is not None and not reach.whole:
         reach.left = list(left)
@@ -180,7 +182,7 @@ def found(
     return ids, reach
 
 
-def _in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
+def in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
     """Return the rows in the order ``sort``.
 
     Rows without a value come last. Among rows with equal values, the newest comes first.

@@ -22,6 +22,7 @@ from crawler_lifecycle.store.base.unit import stop_values
 from .additions import insert_tags
 from .initiation import new_run
 from .rows import request_hash, run_row, work_hash
+from .search_documents import write_words
 from .tables import run_history, status_transition, task_history
 from .unit import RunPart, Unit, read_run
 
@@ -57,6 +58,7 @@ class AdoptionStore(RunPart):
             conn.execute(insert(run_history).values(**_row(conn, lost, now)))
             unit = Unit(conn, read_run(conn, number, lock=True), now, told=self._told)
             insert_tags(unit, lost.request.tags)
+            write_words(conn, unit.run)
             self._insert_tasks(unit, lost, lost.tasks, set())
             evidence = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}
             unit.note_transition(None, RunStatus(unit.run["status"]), "sweep", evidence)

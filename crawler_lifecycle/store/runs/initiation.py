@@ -32,6 +32,7 @@ from .additions import check_capacity, insert_tags, insert_tasks
 from .moves import forget_staged
 from .quotas import check_quotas
 from .rows import request_hash, run_handle, run_row, stored_request, work_hash
+from .search_documents import write_words
 from .tables import history_property, run_history
 from .unit import RunPart, Unit, check_kept, read_run
 
@@ -199,6 +200,7 @@ class InitiationStore(RunPart):
         unit = Unit(conn, inserted, now)
         insert_tags(unit, request.tags)
         insert_tasks(unit, 0, own)
+        write_words(conn, unit.run)
         unit.note_transition(
             None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]}
         )

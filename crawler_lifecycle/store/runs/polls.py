@@ -274,6 +274,7 @@ class PollStore(RunPart):
                 ]
                 values = [{n: d[n] for n in ("task_id", "error", *names)} for d in details]
                 update_tasks(unit, values, replace=("error",), fill=names)
+                unit.reworded = unit.reworded or any(d["error"] for d in details)
                 for table, name in ((task_log, "compressed"), (task_stats, "stats")):
                     new = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
                     if new:

@@ -44,6 +44,7 @@ from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Fault, Row, change_row, made, seen, unreadable, where
 from crawler_lifecycle.store.base.unit import StorePart, Told, read_row, stop_of
 
+from .search_documents import SEARCHED, write_words
 from .tables import run_history, status_transition, task_history
 
 log = logging.getLogger(__name__)
@@ -205,6 +206,8 @@ class Unit:
     told_corrections: list[CommittedCorrection] = field(default_factory=list)
     corrections: list[CorrectionRow] = field(default_factory=list)
     """The corrections that the transaction wrote. An event reports them."""
+    reworded: bool = False
+    """True if texts changed by which searches find the run."""
     by_database: bool = False
     """True if ``by_server`` asks the database."""
 
@@ -257,6 +260,7 @@ class Unit:
         new["updated_at"] = self.now
         change_row(self.conn, run_history, self.run, new)
         self.run.update(new)
+        self.reworded = self.reworded or any(name in new for name in SEARCHED)
 
     @property
     def next_revision(self) -> int:
@@ -447,6 +451,8 @@ class RunPart(StorePart):
             # The clock is read after the wait for the lock, because lag counts until the commit.
             unit = Unit(conn, run, self._clock(), told=self._told, by_database=self._dated)
             yield unit
+            if unit.reworded:
+                write_words(conn, unit.run)
             if unit.corrections:
                 unit.report_corrections()
             if unit.changed:

@@ -13,11 +13,9 @@ import pytest
 from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.due_ids import due_request_id
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.ports.runs import BriefRun, Fence, RecentRun, RunRow
-from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
 from crawler_lifecycle.store.runs.search import SORTS
 from tests.contracts.store.harness import START, Harness, request
@@ -211,88 +209,6 @@ def good_shares_are_those_of_the_ends(harness: Harness, many: list[RunRow]) -> N
     assert len(runs.newest_runs(1)) == 1
 
 
-def said(row: RunRow, *, old: bool) -> list[str]:
-    """What a search compares: everything among the newest runs, and of older ones what has an
-    index.
-    """
-    tags, args = row.request["tags"], {} if old else row.request["args"]
-    texts = [
-        row.crawler,
-        row.flow_id or "",
-        *tags,
-        *(f"{name}={value}" for name, value in args.items()),
-    ]  # type: ignore[attr-defined,misc]
-    return [text.rstrip().casefold() for text in texts]
-
-
-def a_text_is_found_in_any_case(harness: Harness, many: list[RunRow]) -> None:
-    for window in (search.WINDOW, 7):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(search, "WINDOW", window)
-            for text in (
-                "SERVICE",
-                "site",
-                "ZÜR",
-                "flow-2",
-                "f ?",
-                "%",
-                "_",
-                "nobody",
-                "1",
-                "2",
-                str(many[3].run_id),
-            ):
-                for wanted in (
-                    {},
-                    {"status": ["COMPLETED", "FAILED"]},
-                    {"crawler": "sitemap"},
-                    {"tags": ["a b"]},
-                ):
-                    fitting = [row for row in many if fits(row, wanted)]
-                    expected = []
-                    for n, row in enumerate(fitting):
-                        number = str(row.run_id)
-                        there = text in number if n < window else number.startswith(text)
-                        if there or any(
-                            text.casefold() in one for one in said(row, old=n >= window)
-                        ):
-                            expected.append(row)
-                    found, reach = harness.store.runs.search_runs(text, limit=50, **wanted)
-                    assert found == expected[:50], (window, text, wanted)
-                    assert reach.whole is (len(fitting) < window)
-                    assert reach.left == ([] if reach.whole else ["arguments"])
-
-
-def pages_of_a_search_meet(harness: Harness, many: list[RunRow]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "WINDOW", 7)
-        pages: list[RunRow] = []
-        while page := harness.store.runs.search_runs(
-            "SERV", limit=4, before_run_id=pages[-1].run_id if pages else None
-        )[0]:
-            pages += page
-    assert pages == [row for row in many if row.crawler == "services"]
-
-
-def what_a_search_leaves_out_is_told(harness: Harness, many: list[RunRow]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "WINDOW", 7)
-        with limited("default"):  # flows have no index of one project
-            assert harness.store.runs.search_runs("nobody")[1].left == ["arguments", "flows"]
-        patch.setattr(search, "FITTING_MAX", 1)
-        assert harness.store.runs.search_runs("nightly", limit=50)[1].left == [
-            "arguments",
-            "some tags",
-        ]
-        patch.setattr(search, "VALUES_MAX", 1)
-        assert harness.store.runs.search_runs("x")[1].left == [
-            "arguments",
-            "some crawlers",
-            "some flows",
-            "some tags",
-        ]
-
-
 def runs_are_put_in_order(harness: Harness, many: list[RunRow]) -> None:
     def took(row: RunRow) -> timedelta | None:
         return row.started_at and (row.ended_at or harness.clock.now) - row.started_at
@@ -366,9 +282,6 @@ def test_many_runs_are_listed_as_in_a_list_of_our_own(harness: Harness, many: li
     every_combination_of_filters(harness, many)
     pages_of_a_filter_meet(harness, many)
     enumerations_are_taken_for_their_values(harness, many)
-    a_text_is_found_in_any_case(harness, many)
-    pages_of_a_search_meet(harness, many)
-    what_a_search_leaves_out_is_told(harness, many)
     runs_are_put_in_order(harness, many)
     found_runs_are_counted_and_values_known(harness, many)
     runs_are_counted_up_to_a_bound(harness, many)

@@ -94,6 +94,7 @@ QUERIES: Mapping[str, Mapping[str, object]] = {
     **{key: {"name": "task-0/items.jsonl"} for key in ("getFile", "showFile")},
     **{key: {"path": "zebra-step"} for key in ("getStep", "getStepResult")},
     **{key: {"flow_id": "zebra-flow", "tag": "zebra"} for key in ("listRuns", "showRuns")},
+    "showSearch": {"q": NAME},
     "listGraphs": {"id": GRAPH},
     "listManagers": {"name": NAME, "flow_id": "zebra-flow"},
     "showStart": {"like": RUN},

@@ -47,6 +47,7 @@ PATHS: dict[str, str] = {
     "logOut": "/logout",
     "showFleet": "/",
     "showParts": "/parts",
+    "showSearch": "/search?q=nightly",
     "showRuns": "/runs",
     "showRun": "/runs/1",
     "showTasks": "/runs/1/tasks",

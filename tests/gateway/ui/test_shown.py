@@ -163,7 +163,7 @@ def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
     assert "<b><b>" not in page
 
 
-def test_a_part_of_a_word_finds_runs_in_any_case(
+def test_the_beginning_of_a_word_finds_runs_in_any_case(
     harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(3):
@@ -182,7 +182,7 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
 
     assert found("search=shop1") == (["2"], "1 run")
     assert found("search=+%C3%B6STER+") == (["3", "2"], "2 runs")
-    assert found("search=LAI&sort=-started_at") == (["3", "2", "1"], "3 runs")
+    assert found("search=PLAI&sort=-started_at") == (["3", "2", "1"], "3 runs")
     assert found("search=%25") == ([], "0 runs")
     assert found("search=+") == (["3", "2", "1"], "3 runs")
     assert found("search=%00%F0%9F%98%80%22%5C%27") == ([], "0 runs")
@@ -191,14 +191,7 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     token = browser.get("/v1/runs?search=plain&page_size=1").json()["next_page_token"]
     assert found(f"search=plain&page_size=1&page_token={token}") == (["2"], "at least 2 runs")
     monkeypatch.setattr(search, "WINDOW", 2)
-    assert found("search=shop1") == (["2"], "at least 1 run"), (
-        "older ones were not searched for arguments"
-    )
-    assert found("search=shop0") == ([], "0 runs")
-    assert (
-        "Arguments were searched only in the newest 2 runs that meet the other filters."
-        in browser.get("/runs?search=shop0").text
-    )
+    assert [found(f"search=shop{n}") for n in (0, 1)] == [(["1"], "1 run"), (["2"], "1 run")]
     assert found("search=plain&page_size=1") == (["3"], "at least 2 runs")
     assert found("sort=started_at&page_size=1") == (["3"], "3 runs"), (
         "without a value the newest is first"
@@ -219,11 +212,9 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     ).json()
     assert [run["run_id"] for run in (*first["runs"], *second["runs"])] == [3, 2]
     left = browser.get("/v1/runs?search=plain&page_size=1").json()
-    none = browser.get("/v1/runs?search=shop0").json()
+    none = browser.get("/v1/runs?search=shop9").json()
     totals = [(one["total"], one["total_exact"]) for one in (page, first, second, left, none)]
-    assert totals == [(1, False), (3, True), (None, None), (2, False), (0, False)], (
-        "older arguments were not searched"
-    )
+    assert totals == [(1, True), (3, True), (None, None), (2, False), (0, True)]
     lists = (browser.get(f"/v1/{plural}").json() for plural in ("managers", "graphs"))
     assert [(one["total"], one["total_exact"]) for one in lists] == [(0, True), (0, True)]
 

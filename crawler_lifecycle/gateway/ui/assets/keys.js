@@ -22,7 +22,7 @@
     return made;
   };
 
-  const KEYS = [["/", "search"], ["j", "next row"], ["k", "row before"], ["Enter", "open the row"], ["x", "choose the row, or leave it out"],
+  const KEYS = [["/", "search for everything"], ["f", "search in this list"], ["j", "next row"], ["k", "row before"], ["Enter", "open the row"], ["x", "choose the row, or leave it out"],
     ["v", "views that you have kept"], ["Esc", "leave the search, or close this"], ["?", "this help"]];
   const keys = document.createElement("dl");
   keys.className = "facts";
@@ -88,12 +88,12 @@
     next.scrollIntoView({block: "nearest"});
   };
   const choose = () => document.activeElement.closest("tbody tr")?.querySelector(".pick input")?.click();
-  const DOES = {"/": () => find("main [type=search], main form.filters input")?.focus(), j: () => go(1), k: () => go(-1), x: choose,
+  const DOES = {"/": () => find("#find")?.focus(), f: () => find("main [type=search], main form.filters input")?.focus(), j: () => go(1), k: () => go(-1), x: choose,
     "?": () => show(help), v: () => find("#keep") && show(views)};
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
     // Browsers would empty the field.
-    if (event.key === "Escape" && event.target.matches(SEARCH)) { event.preventDefault(); return event.target.blur(); }
+    if (event.key === "Escape" && event.target.matches(`#find, ${SEARCH}`)) { event.preventDefault(); return event.target.blur(); }
     if (!box.checked || typing(event.target) || find("dialog[open]") || !Object.hasOwn(DOES, event.key)) return;
     event.preventDefault();
     DOES[event.key]();

@@ -1,0 +1,62 @@
+"""The words of a search: the same on every database, because we split texts ourselves.
+
+A word has only ASCII letters, digits and underscores, so every full-text index keeps it as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+#: The maximum number of characters of a word, without its prefix. Full-text indexes of MySQL and
+#: MariaDB leave out longer words (``innodb_ft_max_token_size``).
+WORD_MAX = 60
+#: The maximum number of words of one document, and of characters that are read of one text.
+WORDS_MAX = 400
+TEXT_MAX = 4_000
+#: The prefix of every word. With it, no word is a stop word, or shorter than an index accepts.
+PREFIX = "zz"
+
+_ASCII_WORDS = re.compile("[a-z0-9]+")
+
+
+def search_words(text: str) -> list[str]:
+    """Return the words of a text in their order, without case and accents.
+
+    A letter outside ASCII becomes its code in hexadecimal digits between underscores. The words of
+    a text start with the words of its beginning, so that a part of a word finds it.
+    """
+    text = text[:TEXT_MAX]
+    if text.isascii():
+        return [PREFIX + word[:WORD_MAX] for word in _ASCII_WORDS.findall(text.lower())]
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    # A mark, such as an accent, belongs to the letter before it and is left out.
+    marks = (unicodedata.category(letter).startswith("M") for letter in folded)
+    plain = "".join(
+        letter if letter.isalnum() else " "
+        for letter, is_mark in zip(folded, marks, strict=True)
+        if not is_mark
+    )
+    return [PREFIX + _ascii(word) for word in plain.split()]
+
+
+def document_words(texts: Iterable[str]) -> list[str]:
+    """Return the distinct words of these texts, the first ``WORDS_MAX`` of them."""
+    found: dict[str, None] = {}
+    for text in texts:
+        found |= dict.fromkeys(search_words(text))
+        if len(found) >= WORDS_MAX:
+            break
+    return list(found)[:WORDS_MAX]
+
+
+def _ascii(word: str) -> str:
+    """Return the word in ASCII, cut between two letters."""
+    written = ""
+    for letter in word:
+        code = letter if letter.isascii() else f"_{ord(letter):x}_"
+        if len(written) + len(code) > WORD_MAX:
+            break
+        written += code
+    return written

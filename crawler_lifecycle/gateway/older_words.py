@@ -1,0 +1,36 @@
+"""The background work that makes runs of older builds findable by a search."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.background import DONE, Loop
+from crawler_lifecycle.store.runs.search_documents import SearchStore
+
+#: Seconds between two rounds, and seconds of writing in each, so that all else continues.
+EVERY_S = 2.0
+ROUND_S = 0.5
+
+
+@dataclass(frozen=True)
+class OlderWords:
+    """Writes the words of runs from before migration 0011. Several gateways can do this."""
+
+    store: SearchStore
+
+    async def run(self) -> None:
+        """Make rounds until no run is left, or until this is cancelled."""
+        await Loop("the writing of words of older runs", EVERY_S).run(self._next)
+
+    async def _next(self) -> float | None:
+        return await run_in_threadpool(self._round)
+
+    def _round(self) -> float | None:
+        until = time.monotonic() + ROUND_S
+        while time.monotonic() < until:
+            if not self.store.fill():
+                return DONE
+        return None

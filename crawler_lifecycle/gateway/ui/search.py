@@ -1,0 +1,125 @@
+"""The search for everything, which is also a palette of commands: ``437`` opens a run, and
+``start shop-437`` opens the form of a crawler.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from crawler_lifecycle.clock import Clock
+from crawler_lifecycle.domain.bounds import whole
+from crawler_lifecycle.gateway.access.operations import may
+from crawler_lifecycle.gateway.api.paging import Choice, RunFilters
+from crawler_lifecycle.gateway.runs.fleet import Fleet
+from crawler_lifecycle.gateway.runs.routes import RunViews
+from crawler_lifecycle.gateway.ui.parts.forms import query_of
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
+from crawler_lifecycle.store.store import Store
+
+#: The maximum number of results of each kind.
+SHOWN = 10
+#: The addresses of the page and of the form of a crawler, before its name.
+PAGE = "/crawlers/"
+FORM = "/runs/new?crawler="
+_START = re.compile(r"start\s+(\S.*)", re.IGNORECASE)
+
+
+class SearchChoice(Choice):
+    """Parameters of the web page of a search."""
+
+    q: str = Field(default="", max_length=200)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResults:
+    """The results of one kind: words with their links, and the link to all of them."""
+
+    title: str
+    results: list[tuple[str, str]]
+    all_of_them: str | None
+
+    @classmethod
+    def of(cls, title: str, links: Iterable[tuple[str, str]], all_of_them: str) -> SearchResults:
+        """Return the first results, each word once. If there are more, there is a link to all."""
+        every = list(dict(links).items())
+        return cls(title, every[:SHOWN], all_of_them if len(every) > SHOWN else None)
+
+
+def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock: Clock) -> None:
+    """Add the page of the search for everything."""
+
+    @app.get("/search")
+    async def show_search(request: Request) -> Response:
+        """Show crawlers, managers, graphs, schedules and runs that fit the text. The number of a
+        run leads to the run, and "start" with the name of a crawler to its form.
+        """
+        text = query_of(request, SearchChoice).q.strip()
+        crawlers = {line.name: line.in_catalogue for line in (await fleet.read()).crawlers}
+        return await run_in_threadpool(shown, request, text, crawlers)
+
+    def shown(request: Request, text: str, crawlers: Mapping[str, bool]) -> Response:
+        number = whole(text)
+        if number is not None and store.runs.get_run(number) is not None:
+            return RedirectResponse(f"/runs/{number}", 303)
+        start = _START.fullmatch(text)
+        startable = [name for name in crawlers if crawlers[name]] if may("pressStart") else []
+        if start and start[1] in startable:
+            return RedirectResponse(FORM + quote(start[1], safe=""), 303)
+        wanted = start[1] if start else text
+        near = get_close_matches(wanted, startable if start else crawlers, 3)
+        found = list(_named(store, wanted, crawlers)) if text else []
+        runs, _ = views.listed(RunFilters.model_validate({"search": wanted, "page_size": SHOWN}))
+        values: dict[str, Any] = {
+            "now": clock(),
+            "text": text,
+            "near": [(name, (FORM if start else PAGE) + quote(name, safe="")) for name in near],
+            "start": [name for name in startable if _has(name, wanted)][:SHOWN] if start else [],
+            "starts": start is not None,
+            "found": [kind for kind in found if kind.results],
+            "runs": runs.runs if text else [],
+            "note": runs.note if text else None,
+            "more": "/runs" + query({"search": wanted}) if runs.next_page_token else None,
+        }
+        return answer(request, "search.html", **values)
+
+
+def _named(store: Store, text: str, crawlers: Iterable[str]) -> Iterator[SearchResults]:
+    """Yield what has the text in its name, by kind."""
+    managers, _ = store.managers.search(text, limit=SHOWN + 1)
+    graphs, _ = store.graphs.search(text, limit=SHOWN + 1)
+    asked = query({"search": text})
+    schedules = sorted(row.name for row in store.schedules.every() if _has(row.name, text))
+    yield SearchResults.of(
+        "Crawlers",
+        [(name, PAGE + quote(name, safe="")) for name in sorted(crawlers) if _has(name, text)],
+        "/" + asked,
+    )
+    yield SearchResults.of(
+        "Managers",
+        [(f"{row.name} ({row.manager_id})", f"/managers/{row.manager_id}") for row in managers],
+        "/managers" + asked,
+    )
+    yield SearchResults.of(
+        "Graphs",
+        [(row.key, f"/graphs/{quote(row.key, safe='')}") for row in graphs],
+        "/graphs" + asked,
+    )
+    yield SearchResults.of(
+        "Schedules",
+        [(name, f"/schedules/{quote(name, safe='')}") for name in schedules],
+        "/schedules" + asked,
+    )
+
+
+def _has(name: str, text: str) -> bool:
+    return text.casefold() in name.casefold()

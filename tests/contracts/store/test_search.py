@@ -1,0 +1,166 @@
+"""The search for runs against a search of our own, which is the same on every database."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.search_words import document_words, search_words
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.base import search as window
+from crawler_lifecycle.store.runs import search, search_documents
+from crawler_lifecycle.store.runs.tables import run_search
+from tests.contracts.store.harness import Harness
+
+#: The last ones are words that full-text indexes leave out by themselves, or that have a meaning
+#: in their queries.
+ARGS = (
+    "http://Shop437.example/Öl?q=50%",
+    "日本語 カタカナ",
+    "ﬁnd it",
+    "the and or not near",
+    "a",
+    "x" * 90,
+)
+QUERIES = (
+    "serv", "SERVICES flow", "shop-437", "shop437", "shop 438", "öl", "OL", "日本", "本語", "find",
+    "the", "and", "a", "near", "not", "zurich", "nightly half", "x" * 90, "x" * 59, "boom", "1", "17",
+    "nobody", 'service" OR "x', "shop*", "-services", "+services", "(services", "%", "failed boom", "q 50",
+)  # fmt: skip
+
+
+@pytest.fixture
+def many(harness: Harness) -> list[RunRow]:
+    """Runs with many words, some of which failed with an error text; the newest first."""
+    chosen = random.Random(5)
+    for n in range(30):
+        fence = harness.run(
+            f"r{n}",
+            crawler=chosen.choice(["services", "sitemap", "shop-437"]),
+            tags=chosen.sample(["nightly", "zürich", "half ?"], chosen.randrange(3)),
+            flow_id=chosen.choice([None, "flow-1"]),
+            args={"start": chosen.choice(ARGS)},
+            project=chosen.choice(["default", "other"]),
+        )
+        if n % 3 == 0:
+            harness.begin(fence)
+            harness.finish(fence, failed=[0])
+    return harness.store.runs.list_runs(limit=100)
+
+
+def fitting(rows: list[RunRow], text: str) -> list[int]:
+    """The numbers of the runs that fit, as a reader of the rows finds them."""
+    wanted = search_words(text)
+    found = []
+    for row in rows:
+        args: Any = row.request["args"]
+        tags: Any = row.request["tags"]
+        texts = [
+            str(row.run_id),
+            row.crawler,
+            row.flow_id or "",
+            row.outcome or "",
+            row.cause or "",
+        ]
+        words = document_words([*texts, *tags, *(f"{k} {v}" for k, v in args.items())])
+        if wanted and all(any(word.startswith(one) for word in words) for one in wanted):
+            found.append(row.run_id)
+    return found
+
+
+def found(harness: Harness, text: str, **wanted: Any) -> list[int]:
+    return [row.run_id for row in harness.store.runs.search_runs(text, limit=100, **wanted)[0]]
+
+
+def test_every_database_finds_what_a_reader_finds(
+    harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among the newest runs, by the index, and with other filters."""
+    for size, chunk in ((2_000, 1_000), (4, 3)):
+        monkeypatch.setattr(window, "WINDOW", size)
+        monkeypatch.setattr(search, "_CHUNK", chunk)
+        for text in QUERIES:
+            assert found(harness, text) == fitting(many, text), (size, text)
+        failed = [row for row in many if row.status is RunStatus.FAILED]
+        assert found(harness, "boom", status=["FAILED"]) == fitting(failed, "boom")
+        assert found(harness, "boom") == [row.run_id for row in failed], "by the text of an error"
+        tagged = [row for row in many if "zürich" in row.request["tags"]]  # type: ignore[operator]
+        assert found(harness, "s", tags=["zürich"]) == fitting(tagged, "s")
+        with limited("other"):
+            mine = [row for row in many if row.project == "other"]
+            assert found(harness, "s") == fitting(mine, "s")
+        pages: list[int] = []
+        before = None
+        while page := harness.store.runs.search_runs("s", limit=4, before_run_id=before)[0]:
+            pages += [row.run_id for row in page]
+            before = pages[-1]
+        assert pages == fitting(many, "s")
+    assert any(fitting(many, text) for text in QUERIES)
+
+
+def test_words_follow_the_run(harness: Harness) -> None:
+    fence = harness.executing("r", tasks=2, args={"site": "first"}, tags=["secret"])
+    harness.see_ends(fence, failed=[1])
+    assert found(harness, "boom") == [fence.run_id], "while the run is live"
+    harness.end(fence)
+    assert found(harness, "first boom") == [fence.run_id]
+    again = harness.resume(fence)
+    harness.begin(again)
+    harness.finish(again)
+    assert [found(harness, text) for text in ("boom", "first finished")] == [[], [fence.run_id]]
+
+
+def test_words_of_deleted_data_are_gone(harness: Harness) -> None:
+    fence = harness.executing("r", args={"site": "mysterious"}, tags=["secret"])
+    harness.finish(fence, failed=[0])
+    ref, _ = harness.store.deletion.ask_deletion(fence.run_id, "ann")
+    harness.store.deletion.delete_texts(ref.ref, lambda: None)
+    harness.store.deletion.forget_former()
+    assert [found(harness, text) for text in ("mysterious", "secret", "boom")] == [[], [], []]
+    assert found(harness, "services") == [fence.run_id]
+    with harness.store.database.reading() as conn:
+        [words] = conn.execute(select(run_search.c.words)).scalars()
+    assert words == f" zz{fence.run_id} zzservices zzfailed"
+
+
+def test_runs_of_former_builds_are_filled_the_newest_first(
+    harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_documents, "_FILL", 8)
+    with harness.store.database.reading() as conn:
+        written = conn.execute(select(run_search).order_by(run_search.c.run_id)).all()
+    with harness.store.database.writing() as conn:
+        conn.execute(delete(run_search).where(run_search.c.run_id <= many[10].run_id))
+    above = many[9].run_id
+    _, reach = harness.store.runs.search_runs("nobody")
+    assert reach.note == (
+        f"Runs below {above} cannot be found yet: their words are still being written."
+    )
+    counts = []
+    while filled := harness.store.search.fill():
+        counts.append(filled)
+    assert counts == [8, 8, 4]
+    assert harness.store.runs.search_runs("nobody")[1].note is None
+    with harness.store.database.reading() as conn:
+        again = conn.execute(select(run_search).order_by(run_search.c.run_id)).all()
+    assert [(run_id, set(words.split())) for run_id, words in again] == [
+        (run_id, set(words.split())) for run_id, words in written
+    ]
+
+
+def test_a_search_says_what_it_left_out(
+    harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, reach = harness.store.runs.search_runs("?!")
+    assert (reach.note or "").startswith("search: this text has no letter and no digit")
+    monkeypatch.setattr(window, "WINDOW", 4)
+    monkeypatch.setattr(search, "_CHUNK", 3)
+    monkeypatch.setattr(search, "SEARCH_S", -1.0)
+    _, reach = harness.store.runs.search_runs("s", status=["FAILED"])
+    assert re.match(r"Only runs since \d+ were searched", reach.note or "")
