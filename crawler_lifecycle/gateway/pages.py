@@ -18,9 +18,11 @@ from crawler_lifecycle.gateway.ui.live import add_stream
 from crawler_lifecycle.gateway.ui.login import add_login
 from crawler_lifecycle.gateway.ui.parts.rendering import add_assets
 from crawler_lifecycle.gateway.ui.runs.commands import add_commands, add_runs
+from crawler_lifecycle.gateway.ui.runs.head import RunHead
 from crawler_lifecycle.gateway.ui.runs.reading import add_files, add_items, add_log
 from crawler_lifecycle.gateway.ui.runs.run import add_run
 from crawler_lifecycle.gateway.ui.runs.starting import add_start
+from crawler_lifecycle.gateway.ui.runs.why import ErrorLines
 from crawler_lifecycle.gateway.ui.search import add_search
 
 
@@ -36,10 +38,11 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     # Before the runs, or "new" would be a run.
     add_start(app, gateway.commands, gateway.crawlers, store)
     show_runs = add_runs(app, views, store.runs)
-    add_run(app, store, views, gateway.temporal_page, gateway.deliveries)
-    add_log(app, gateway.reader, views)
-    add_files(app, gateway.files, views, store.runs)
-    add_items(app, gateway.items, views)
+    head = RunHead(store, views, gateway.temporal_page)
+    add_run(app, store, head, ErrorLines(gateway.reader), gateway.deliveries)
+    add_log(app, gateway.reader, head)
+    add_files(app, gateway.files, head, store.runs)
+    add_items(app, gateway.items, head)
     add_commands(app, gateway.commands, show_runs, clock)
     add_crawlers(app, store, gateway.crawlers, clock, gateway.schedule_views.of_crawler)
     add_search(app, store, gateway.fleet, views, clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.projects import DEFAULT
@@ -255,23 +255,6 @@ class TaskRow:
     """The average from the task's start to its end or, before the end, to ``last_progress_at``.
     ``None`` if unknown.
     """
-
-
-class DrawnTask(NamedTuple):
-    """The few columns of a task that a page needs to draw the task as a square. A page can draw
-    thousands of tasks.
-    """
-
-    task_id: int
-    task_index: int
-    status: str
-    outcome: str | None
-    cause: str | None
-    reason: str | None
-    node: str | None
-    exit_code: int | None
-    exit_signal: int | None
-    peak_memory: int | None
 
 
 @dataclass(frozen=True, slots=True)

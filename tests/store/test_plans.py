@@ -580,7 +580,6 @@ def readers(store: Store, filled: Filled) -> None:
     store.tasks.count_tasks(run_id)
     store.tasks.tasks_of_runs([run_id, *range(1, 500)])
     store.tasks.task_indexes(range(1, 500))
-    store.tasks.drawn_tasks(run_id, 10_001)
     store.tasks.tries(run_id)
     store.tasks.list_tasks(run_id, among=range(1, 21))
     store.deployment.places(run_id)

@@ -27,6 +27,8 @@ PAGES = {
     "killed": "/runs/{killed}",
     "tasks": "/runs/{waiting}/tasks",
     "timeline": "/runs/{stopped}/timeline",
+    "request": "/runs/{stopped}/request",
+    "compared": "/runs/{stopped}?compare={done}",
     "log": "/runs/{done}/log",
     "files": "/runs/{done}/files",
     "items": "/runs/{done}/items?{file}",

@@ -19,7 +19,7 @@ from tests.ui.people import now, start
 def test_a_log_is_followed_paused_and_searched(harness: Harness, visitor: Visitor) -> None:
     run_id = start(harness, args={"max_pages": "100000", "delay": "0.3"})
     page = visitor.open(f"/runs/{run_id}")
-    page.get_by_role("link", name="Log of the main task").click()
+    page.get_by_role("link", name="Log", exact=True).click()
     log, state = page.get_by_role("log"), page.get_by_role("main").get_by_role("status")
     expect(state).to_have_text("New lines are shown as they come.")
     expect(log).to_contain_text("200 http://")
@@ -69,25 +69,6 @@ def test_items_are_looked_through_while_they_come_and_in_the_archive(
     expect(page.get_by_role("row", name=re.compile("^plain"))).to_contain_text("healthy")
 
 
-def test_a_square_says_what_its_task_is_and_leads_to_it(harness: Harness, visitor: Visitor) -> None:
-    tasks = [{"args": {"letters": some}} for some in ("a-c", "d-i", "j-q")]
-    run_id = start(
-        harness, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
-    )
-    until(lambda: harness.tasks(run_id).get("RUNNING"), "a crawler that runs")
-    page = visitor.open(f"/runs/{run_id}")
-    squares = page.locator("#squares")
-    second = {"x": 0.8 * 16 * 1.5, "y": 5.0}
-    page.locator("#squares-0").hover(position=second)
-    expect(squares).to_have_attribute("title", re.compile("^1: QUEUED"))
-    page.locator("#squares-0").click(position=second)
-    expect(page).to_have_url(re.compile(r"/tasks\?task=\d+$"))
-    expect(page.get_by_role("region", name="Tasks").get_by_role("rowheader").first).to_contain_text(
-        "1 id"
-    )
-    harness.gateway.stop(run_id)
-
-
 def test_a_crawler_that_was_killed_leaves_a_correction_to_be_read(
     harness: Harness, visitor: Visitor
 ) -> None:
@@ -95,7 +76,8 @@ def test_a_crawler_that_was_killed_leaves_a_correction_to_be_read(
     until(lambda: harness.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page = visitor.open(f"/runs/{run_id}")
     os.killpg(task_processes(harness.places, run_id)["0/1"][2], signal.SIGKILL)
-    expect(now(page)).to_contain_text("FAILED")
+    expect(now(page)).to_contain_text("failed")
+    page.get_by_role("link", name=re.compile("^Timeline")).click()
     table = page.get_by_role("table").filter(has=page.get_by_role("columnheader", name="True"))
     expect(table).to_contain_text("killed")
     table.get_by_text("show", exact=True).first.click()

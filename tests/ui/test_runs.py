@@ -39,7 +39,7 @@ def test_a_run_is_started_from_its_form_and_watched_to_its_end(
     list_of_runs = visitor.open("/runs")
     expect(row(list_of_runs, run_id)).to_contain_text("COMPLETED")
     visitor.show(page)
-    expect(now(page)).to_contain_text("COMPLETED")
+    expect(now(page)).to_contain_text("done")
     expect(now(page)).to_contain_text("finished")
     assert harness.status(run_id) == "COMPLETED"
 
@@ -65,14 +65,15 @@ def test_a_stop_names_who_and_why_until_the_run_has_ended(
 ) -> None:
     run_id = start(harness)
     page = visitor.open(f"/runs/{run_id}")
-    expect(now(page)).to_contain_text("PROCESSING")
+    expect(now(page)).to_contain_text("running")
     page.get_by_label("Reason").fill("the shop <b>closes</b>")
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out, 0 not")
     page.get_by_role("link", name=f"Go to run {run_id}").click()
     expect(now(page)).to_contain_text("the shop <b>closes</b>")
-    expect(now(page)).to_contain_text("FAILED")
+    expect(now(page)).to_contain_text("stopped")
     expect(now(page)).to_contain_text("cancelled")
+    page.get_by_role("link", name=re.compile("^Timeline")).click()
     expect(page.get_by_role("table").filter(has_text="Received")).to_contain_text(
         "the shop <b>closes</b>"
     )
@@ -94,7 +95,7 @@ def test_a_force_asks_for_the_number_first(harness: Harness, visitor: Visitor) -
     page.get_by_role("button", name="Force stop").click()
     page.get_by_role("link", name=f"Go to run {run_id}").click()
     expect(now(page)).to_contain_text("Forced stop")
-    expect(now(page)).to_contain_text("FAILED")
+    expect(now(page)).to_contain_text("stopped")
 
 
 def test_what_failed_is_resumed_once_however_often_the_form_is_sent(
@@ -183,7 +184,7 @@ def test_keys_find_choose_and_open_a_run(harness: Harness, visitor: Visitor) -> 
     expect(row(page, runs[0])).to_be_visible()
     expect(row(page, runs[1])).to_have_count(0)
     page.go_forward()
-    expect(now(page)).to_contain_text("COMPLETED")
+    expect(now(page)).to_contain_text("done")
 
 
 def test_on_a_phone_the_first_run_is_in_the_first_screen(harness: Harness, visits: Visits) -> None:
@@ -211,7 +212,7 @@ def test_eight_tabs_move_at_the_same_time(harness: Harness, visitor: Visitor) ->
     harness.gateway.stop(run_id, reason="for all to see")
     for tab in tabs:
         visitor.show(tab)
-        expect(now(tab)).to_contain_text("FAILED")
+        expect(now(tab)).to_contain_text("stopped")
 
 
 def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(

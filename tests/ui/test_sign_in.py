@@ -46,6 +46,7 @@ def test_people_of_a_provider_log_in_act_and_log_out_and_stay_in_when_it_is_away
         expect(page.get_by_text("oidc:ann@example.com (operate)")).to_be_visible()
         (cookie,) = (one for one in visitor.context.cookies() if one["name"].startswith("crawl_"))
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        page.get_by_label("More actions").click()
         page.get_by_role("button", name="Check now").click()
 
         token = known.token("ann@example.com")

@@ -140,10 +140,10 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None, body_max=_FORM_MAX, page=True), "logIn logOut"),
     (
         Access(Role.READ, page=True),
-        """showFleet showParts showRuns showRun showTasks showTimeline showLog showFiles showFile
-        showSearch showItems showCrawlers showCrawler showCorrections showManagers showManager
-        showGraphs showGraph showSchedules showSchedule showPools showIncidents showIncident
-        joinChannel leaveChannel""",
+        """showFleet showParts showRuns showRun showTasks showTimeline showRequest showLog showFiles
+        showFile showSearch showItems showCrawlers showCrawler showCorrections showManagers
+        showManager showGraphs showGraph showSchedules showSchedule showPools showIncidents
+        showIncident joinChannel leaveChannel""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),

@@ -21,16 +21,13 @@ from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import brought_less
-from crawler_lifecycle.gateway.ui.parts.charts import bars, run_seconds
+from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind, run_seconds
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
 from crawler_lifecycle.ports.runs import BriefRun
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import GRAPH
 from crawler_lifecycle.web.problems import Problem
 
-#: The height of the chart, and the width of one run in it, in units of the SVG.
-HEIGHT = 72
-WIDTH = 16
 #: The runs on the page of a crawler, the newest good ones that are compared with those before, and
 #: the fewest of these.
 EACH = 50
@@ -89,19 +86,20 @@ def add_crawlers(
             ends = store.runs.ends_of(name, since := hour - timedelta(days=days), REASONS)
             rates.append((days, ends, {"crawler": name, "created_from": since.isoformat()}))
         good = [run for run in runs if run.status == RunStatus.COMPLETED]
+        figures = usual(good)
+        items = [figure for figure in figures if figure[0] == "items"]
         values: dict[str, Any] = {
             "name": name,
             "crawler": crawler,
             "runs": runs,
             "away": away,
             "now": now,
-            "bars": bars(runs, HEIGHT, WIDTH),
-            "height": HEIGHT,
-            "width": WIDTH,
+            "chart": chart(runs, EACH, items[0][2] if items else None),
+            "kind": run_kind(runs[0]) if runs else None,
             "each": EACH,
             "rates": rates,
             "less": brought_less(runs),
-            "usual": usual(good),
+            "usual": figures,
             "fields": fields(good, crawler),
             "schedules": schedules(name)[:LISTED_MAX],
             "starters": starters(runs)[:LISTED_MAX],

@@ -103,7 +103,9 @@ class Screen:
 
     def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Slots) -> None:
         self.about = path.strip("/") or "runs"
-        run = re.fullmatch(r"runs/([1-9]\d{0,17})(/log)?", self.about)
+        run = re.fullmatch(r"runs/([1-9]\d{0,17})(/\w+)?", self.about)
+        # A tab of a run also moves with the events of the run.
+        self.about = f"runs/{run[1]}" if run else self.about
         self.run_id = int(run[1]) if run else None
         self.news = asyncio.Event()
         """Set when something happens that the screen may show. Get this object before you read the

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.coverage import Coverage, summed
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.domain.tries import Try, counting
-from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
+from crawler_lifecycle.ports.runs import ROWS_MAX, RunTasks, TaskCounts, TaskRow
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, rows_in
 from crawler_lifecycle.store.base.rows import Fault, Row, made, seen, unreadable
 from crawler_lifecycle.store.base.unit import StorePart
@@ -66,19 +66,6 @@ class TaskReader(StorePart):
         """Return all tries of the tasks of a run, by id."""
         with self._db.reading() as conn:
             return tries_of(conn, run_id)
-
-    def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
-        """Return the first tasks of a run by id in a short form, excluding superseded tasks.
-
-        Full rows of many tasks would take too long.
-        """
-        t = task_history.c
-        query = select(*(t[name] for name in DrawnTask._fields)).where(
-            t.run_id == run_id, t.superseded_by.is_(None)
-        )
-        page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
-        with self._db.reading() as conn:
-            return [DrawnTask._make(row) for row in conn.execute(page)]
 
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500

@@ -162,9 +162,9 @@ async def test_a_change_gets_to_list_and_page_with_its_event(harness: Harness) -
         assert targets(await until(listed, lambda event: "STOPPING" in event.data)) == [
             f"#run-{run_id}"
         ]
-        changed = targets(await until(page, lambda event: "STOPPING" in event.data))
-        assert "#run-now" in changed
-        assert not {"#main", "#run-tasks", "#squares-0"} & set(changed)
+        changed = targets(await until(page, lambda event: "pill stopping" in event.data))
+        assert "#subject-head" in changed
+        assert not {"#main", "#run-tasks", "#run-why"} & set(changed)
 
 
 @pytest.mark.parametrize("path", ["/runs", "/runs/1"])
@@ -177,7 +177,7 @@ async def test_what_a_page_was_rendered_with_is_not_sent_again(harness: Harness,
         async with watching(server.url, **asked) as screen:
             changed = targets(await until(screen, moved))
             assert "#main" not in changed
-            assert f"#run-{run_id}" in changed or "#run-now" in changed
+            assert f"#run-{run_id}" in changed or "#subject-head" in changed
             assert not {"#run-2", "#run-tasks"} & set(changed)
 
 
@@ -277,7 +277,7 @@ async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
                 first = await until(shown, moved)
                 keys.update(re.findall(r'name="key" value="([0-9a-f]{32})"', first.data))
                 await ready.wait()
-                await until(shown, lambda event: "STOPPING" in event.data)
+                await until(shown, lambda event: "pill stopping" in event.data)
 
         screens = [asyncio.create_task(screen()) for _ in range(20)]
         await ready.wait()
@@ -319,7 +319,7 @@ async def test_a_page_of_a_run_is_rendered_only_for_news(
         harness.claim(run_id)
         harness.deploy(run_id)
         assert harness.store.live_counters.record_counts(harness.ref(run_id), [counted]) == 1
-        await until(screen, lambda event: "7 /" in event.data)
+        await until(screen, lambda event: "<b>7</b>" in event.data)
 
 
 async def test_a_token_that_gets_another_role_ends_the_stream(harness: Harness, keys: Keys) -> None:

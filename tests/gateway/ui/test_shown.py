@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,9 +23,7 @@ from crawler_lifecycle.features.schedules.domain.decision import (
 from crawler_lifecycle.features.schedules.domain.definition import Overlap
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.ui.parts.formats import step
-from crawler_lifecycle.gateway.ui.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports.polls import Correction
-from crawler_lifecycle.ports.runs import DrawnTask
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.runs.tables import run_history
 from tests.gateway.gateway_harness import Harness
@@ -76,8 +73,8 @@ def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
     steps = [{"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}]
     browser.post("/v1/graphs", json={"id": "7f2c", "name": "prices", "steps": steps})
     browser.post("/v1/graphs", json={"id": "9a1b", "steps": steps})
-    assert words(browser.get("/graphs/7f2c")).startswith("Graph prices 7f2c, attempt 1")
-    assert words(browser.get("/graphs/9a1b")).startswith("Graph 9a1b attempt 1")
+    assert words(browser.get("/graphs/7f2c")).startswith("Graph prices 7f2c running")
+    assert words(browser.get("/graphs/9a1b")).startswith("Graph 9a1b running")
     assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == [
         "9a1b",
         "7f2c",
@@ -270,38 +267,6 @@ def test_a_run_leads_to_those_that_share_its_flow(browser: TestClient) -> None:
     assert not {"<dt>Pool</dt>", "<dt>Project</dt>"} & set(re.findall("<dt>[^<]*</dt>", page))
 
 
-class Squares(HTMLParser):
-    """A block of squares as it is seen."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._layers: list[list[str]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if "id" in given:
-            self.lines = (given.get("data-tasks") or "").split("\n")
-        elif tag == "span":
-            self._layers.append([])
-
-    def handle_data(self, data: str) -> None:
-        self._layers[-1].append(data)
-
-    def rows(self) -> list[str]:
-        whole = [
-            "".join(max(letters) for letters in zip(*layers, strict=True))
-            for layers in self._layers
-        ]
-        return "\n".join(whole).split("\n") if whole else []
-
-
-def drawn(task_id: int, index: int, status: str, **known: Any) -> DrawnTask:
-    empty = dict.fromkeys(DrawnTask._fields, None)
-    return DrawnTask(**empty | {"task_id": task_id, "task_index": index, "status": status} | known)
-
-
 @pytest.mark.parametrize(("fields", "told"), [
     ({"items": 12, "shares": {"<b>": 0.005, "title": 1}}, "&lt;b&gt; 0.5 %</span> of 12 items"),
     ({"items": "many", "shares": {"title": 1}}, None),
@@ -316,27 +281,6 @@ def test_a_run_shows_the_fields_of_its_items(
     page = browser.get("/runs/1").text
     assert told is None or told in page
     assert ("<dt>Fields</dt>" in page) is (told is not None)
-
-
-def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:
-    reason = 'x" onmouseover="y\n<b>'
-    tasks = [
-        drawn(900 + n, n, "RUNNING" if n % 2 else "FAILED", reason=reason, exit_code=1)
-        for n in range(303)
-    ]
-    blocks = squares(tasks)
-    assert len(blocks) == SQUARES_MAX // BLOCK
-    first, second, third = (Squares(one) for one in blocks[:3])
-    assert first.rows() == ["FR" * 12 + "F", "RF" * 12 + "R"] * 5
-    assert second.rows() == ["FR" * 12 + "F", "RF" * 12 + "R", "FRF"]
-    assert third.rows() == []
-    assert second.lines[-1] == '1202 302: FAILED, x" onmouseover="y <b>, exit 1'
-    assert len(first.lines) == BLOCK
-    assert blocks[0].count("<") < 10, "ten thousand elements keep a browser busy for seconds"
-    wordy = squares([drawn(n, n, "FAILED", cause="why " * 5000) for n in range(2)])
-    assert len(wordy[0]) < 1000, "a page of them has megabytes otherwise"
-    strange = squares([drawn(0, 0, "LOST"), drawn(1, 1, "<i>")])
-    assert Squares(strange[0]).rows() == ["L?"]
 
 
 def test_corrections_have_the_newest_first(harness: Harness, browser: TestClient) -> None:

@@ -40,7 +40,7 @@ def test_a_schedule_shows_what_comes_and_what_came(
     harness: Harness, browser: TestClient, nightly: str
 ) -> None:
     page = words(browser.get(nightly))
-    assert "Active" in page
+    assert "Schedule nightly active" in page
     assert page.count("+0000") == 10
     press(browser, nightly, "trigger")
     page = words(browser.get(nightly))

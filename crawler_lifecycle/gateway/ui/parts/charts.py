@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.ui.parts.formats import number, span
-from crawler_lifecycle.ports.runs import RecentRun, ShortRun
+from crawler_lifecycle.ports.runs import RecentRun, RunRow, ShortRun
 
+#: A run that a chart can show.
+Run = RecentRun | RunRow
+#: The height of the items in a tall chart, and the width of one run, in units of the SVG.
+HEIGHT = 72
+WIDTH = 16
 #: The least height of a bar, so that a run without items is seen.
 LEAST = 3
 
@@ -18,7 +23,7 @@ LEAST = 3
 class Bar:
     """One run of a chart."""
 
-    run: RecentRun
+    run: Run
     kind: str
     """The end of the run: ``completed``, ``less``, ``failed``, ``stopped`` by a person, or
     ``open``.
@@ -30,9 +35,38 @@ class Bar:
     title: str
 
 
-def bars(runs: Sequence[RecentRun], height: int, width: int) -> list[Bar]:
-    """Return the bars of a chart. ``runs`` have the newest one first, which is on the right."""
-    most = max((run.items or 0 for run in runs), default=0)
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A tall chart: bars of items on a line, and below it how long each run took."""
+
+    bars: list[Bar]
+    most: int
+    """The items at the full height."""
+    usual: float | None
+    """The usual number of items, which is drawn as a line; ``None`` if it is unknown."""
+    line: float
+    """The place of this line, from the top."""
+    room: int
+    """The width, which does not depend on the number of runs."""
+    height: int = HEIGHT
+    width: int = WIDTH
+
+
+def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
+    """Return the chart of at most ``room`` runs, which have the newest one first."""
+    found = max((run.items or 0 for run in runs), default=0)
+    most = max(found, int(usual or 0))
+    line = HEIGHT * (1 - (usual or 0) / most) if most else HEIGHT
+    made = bars(runs, HEIGHT, WIDTH, most)
+    return Chart(made, most, usual, round(line, 1), room * WIDTH)
+
+
+def bars(runs: Sequence[Run], height: int, width: int, full: int = 0) -> list[Bar]:
+    """Return the bars of a chart. ``runs`` have the newest one first, which is on the right.
+
+    The full height stands for ``full`` items, or for the most of one run if that is more.
+    """
+    most = max([full, *(run.items or 0 for run in runs)])
     longest = max((run_seconds(run) or 0.0 for run in runs), default=0.0)
     made = []
     for n, run in enumerate(reversed(runs)):
@@ -64,7 +98,7 @@ def bar_paths(runs: Sequence[ShortRun], height: int, width: int) -> Mapping[str,
     return paths
 
 
-def run_kind(run: ShortRun) -> str:
+def run_kind(run: ShortRun | RunRow) -> str:
     """Return the kind of a run's bar."""
     if run.status == RunStatus.FAILED:
         return "stopped" if run.ended_by == EndedBy.PERSON else "failed"
@@ -73,7 +107,7 @@ def run_kind(run: ShortRun) -> str:
     return "completed" if run.lacks is None else "less"
 
 
-def run_seconds(run: RecentRun) -> float | None:
+def run_seconds(run: Run) -> float | None:
     """Return the duration of a run that has ended."""
     if run.started_at is None or run.ended_at is None:
         return None

@@ -28,6 +28,7 @@ from crawler_lifecycle.subjects import (
     Took,
     Word,
     plain,
+    status_word,
 )
 
 #: Characters that are invisible or change the text direction. The web UI shows their code points
@@ -221,6 +222,24 @@ def number(value: float | None) -> str:
         if isinstance(value, int)
         else f"{value:,.1f}".replace(",", "\u202f")
     )
+
+
+_PILLS = {"completed": "done", "processing": "running", "initializing": "starting"}
+
+
+def run_pill(run: Any) -> Markup:
+    """Return the state of a run or manager as a pill with a word of operators."""
+    word = status_word(vars(run)).lower()
+    if word == "completed" and getattr(run, "lacks", None) is not None:
+        word = "brings less"
+    elif word == "initializing" and run.waiting is not None:
+        word = "waiting"
+    return pill(_PILLS.get(word, word))
+
+
+def pill(word: str) -> Markup:
+    """Return a pill, whose class is the word."""
+    return Markup('<span class="pill {}">{}</span>').format(word.replace(" ", "-"), word)
 
 
 def size(value: int | None) -> str:

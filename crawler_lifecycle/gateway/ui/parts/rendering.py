@@ -36,7 +36,9 @@ from crawler_lifecycle.gateway.ui.parts.formats import (
     exact,
     moment,
     number,
+    pill,
     pretty,
+    run_pill,
     size,
     span,
     step,
@@ -129,6 +131,9 @@ MOVES = {
     "showRuns",
     "showRun",
     "showLog",
+    "showTasks",
+    "showTimeline",
+    "showRequest",
     "showPools",
     "showManagers",
     "showManager",
@@ -244,6 +249,8 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "status_word": lambda row: status_word(vars(row)),
+        "run_pill": run_pill,
+        "pill": pill,
         "state_word": state_word,
         "deletion": lambda one: deletion_words(one.model_dump(mode="json")),
         "moment": moment,

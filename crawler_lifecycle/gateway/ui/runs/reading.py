@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
@@ -24,10 +24,9 @@ from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, logged_task, missing
-from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
+from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
-from crawler_lifecycle.gateway.ui.parts import formats
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import query_of
 from crawler_lifecycle.gateway.ui.parts.lists import (
@@ -39,6 +38,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer
 from crawler_lifecycle.gateway.ui.runs.columns import FILES
+from crawler_lifecycle.gateway.ui.runs.head import RunHead
 from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
@@ -96,7 +96,7 @@ class ShownLog:
     """The reason why nothing is shown."""
 
 
-def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
+def add_log(app: FastAPI, reader: LogReader, head: RunHead) -> None:
     """Add the page of a log, and the download of the whole log."""
 
     @app.get("/runs/{run_id}/log")
@@ -109,8 +109,8 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
         # The stream of the page moves the status only: the lines come from the stream of the log.
         alone = ALONE in request.scope
-        shown = ShownLog() if alone else await _shown(reader, task, choice)
-        run = views.of(row, views.clock())
+        shown = ShownLog() if alone else await shown_log(reader, task, choice)
+        _, values = await head.read(run_id)
         asked = choice.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return answer(
             request,
@@ -118,10 +118,9 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
             newest=LINES,
             choice=choice,
             link=lambda **more: urlencode({**asked, "task": task.ref.task_id, **more}),
-            run=run,
             task=task,
             log=shown,
-            now=views.clock(),
+            **values,
         )
 
     @app.get("/runs/{run_id}/log/whole")
@@ -134,7 +133,8 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         )
 
 
-async def _shown(reader: LogReader, task: LoggedTask, choice: LogChoice) -> ShownLog:
+async def shown_log(reader: LogReader, task: LoggedTask, choice: LogChoice) -> ShownLog:
+    """Return the chosen part of a log, or the reason why it cannot be shown."""
     try:
         if choice.query is not None:
             found, next_line = await reader.matching(task, choice.query, choice.line or 1)
@@ -181,7 +181,7 @@ _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 FILES_OF = Chooser(FILES, "", "Name", sorts=held_sorts(FILES.columns))
 
 
-def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -> None:
+def add_files(app: FastAPI, files: RunFiles, head: RunHead, runs: RunReader) -> None:
     """Add the web pages of the list of files, and of one file."""
     threads = Slots(*FILES_AT_ONCE)
 
@@ -196,23 +196,16 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 
         here = await threads.run(request, listed)
         filters = filters_of(request, HeldFilters)
-        path = f"/runs/{run_id}/files"
-        links = [
-            ("", f"/runs/{run_id}", f"Run {run_id}"),
-            ("", f"/runs/{run_id}/items", "All items"),
-        ]
-        omitted = (
-            f"{formats.number(here.left_out)} names are left out: links, pipes, names that are not "
-            "text, and files above the limits."
-        )
-        intro = " ".join(filter(None, (here.note, omitted if here.left_out else None)))
-        title = f"Files of run {run_id}"
-        chooser = replace(FILES_OF, path=path, title=title, links=links, intro=intro)
         rows = [
             {"run_id": run_id, "name": f.name, "bytes": f.bytes, "items": is_items(f.name)}
             for f in here.files
         ]
-        return list_page(request, chooser, filters, held(chooser, rows), now=views.clock())
+        chooser = replace(FILES_OF, path=f"/runs/{run_id}/files")
+        _, values = await head.read(run_id)
+        find = held(chooser, rows)
+        return list_page(
+            request, chooser, filters, find, template="files.html", listed=here, **values
+        )
 
     @app.get("/runs/{run_id}/file")
     async def show_file(
@@ -236,8 +229,8 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
             else None
         )
         text = None if kind or _BINARY.search(data[:TEXT_MAX]) else plain(data[:TEXT_MAX])
-        values: dict[str, Any] = {
-            "run_id": run_id,
+        _, values = await head.read(run_id)
+        values |= {
             "name": choice.name,
             "size": size,
             "picture": picture,
@@ -246,16 +239,10 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
             "cut": size > TEXT_MAX,
             "items": is_items(choice.name),
         }
-        return answer(
-            request,
-            "file.html",
-            asked=urlencode({"name": choice.name}),
-            now=views.clock(),
-            **values,
-        )
+        return answer(request, "file.html", asked=urlencode({"name": choice.name}), **values)
 
 
-def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
+def add_items(app: FastAPI, items: RunItems, head: RunHead) -> None:
     """Add the web page of items: a table, a filter, and optional statistics of the fields."""
 
     @app.get("/runs/{run_id}/items")
@@ -267,13 +254,13 @@ def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
         stats = (
             await items.tables.run(request, items.stats, run_id, choice) if choice.stats else None
         )
+        _, values = await head.read(run_id)
         asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
         return answer(
             request,
             "items.html",
-            now=views.clock(),
+            **values,
             link=lambda **more: urlencode(asked | more),
-            run_id=run_id,
             choice=choice,
             table=table,
             stats=stats,

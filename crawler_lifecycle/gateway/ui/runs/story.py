@@ -1,20 +1,15 @@
-"""The story of a run: a sentence, its four stages with their times, and a picture of the recorded
-and the true statuses.
-"""
+"""The story of a run: a sentence, and a picture of the recorded and the true statuses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
 from crawler_lifecycle.gateway.ui.parts.formats import number, span
-from crawler_lifecycle.ports.runs import TaskRow
-from crawler_lifecycle.subjects import TERMINAL
 
 #: The width of the picture.
 WIDTH = 960
@@ -38,27 +33,6 @@ _WORDS = {
     "CANCELLED": "cancelled",
 }
 _DRAWN = ("attempt", "status", "task", "correction")
-_DEPLOYED = ("PENDING", "RUNNING")
-#: The meaning of each stage's time.
-STAGES = {
-    "initiation": "requested",
-    "deployment": "first task deployed",
-    "reconciliation": "main task executes",
-    "completion": "verdict",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One stage: its recorded time, the time of the next stage, and its state: done, now or
-    later.
-    """
-
-    name: str
-    words: str
-    at: datetime | None
-    until: datetime | None
-    how: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +62,10 @@ class Picture:
     wrong: int
 
 
-def told(
-    run: RunDetail, tasks: Sequence[TaskRow], entries: Sequence[TimelineEntry], *, whole: bool
-) -> dict[str, Any]:
-    """Return the values for the page.
-
-    ``entries`` are the entries of the timeline, oldest first. ``whole`` is true if these are all
-    entries.
-    """
-    mine = [entry for entry in entries if entry.attempt == run.attempt]
-    failed = [
-        task
-        for task in tasks
-        if task.attempt == run.attempt and task.status in ("FAILED", "LOST") and task.cause
-    ]
-    last = max(failed, key=lambda one: one.ended_at or run.created_at, default=None)
-    known = last is not None and str(last.cause) in (run.cause or "")
-    drawn = picture(run, mine, {task.task_id: task.task_index for task in tasks}) if whole else None
-    return {
-        "story": sentence(run),
-        "failed": last,
-        "known": known,
-        "steps": steps(run, mine),
-        "picture": drawn,
-    }
+def cause(run: RunDetail) -> str:
+    """Return one sentence: why the run has its state, or what it does. Times in it are marked."""
+    known = run.blocked or run.cause or run.waits
+    return known or sentence(run)
 
 
 def sentence(run: RunDetail) -> str:
@@ -119,48 +73,20 @@ def sentence(run: RunDetail) -> str:
     counted = ", ".join(
         f"{number(n)} {_WORDS.get(one, one.lower())}" for one, n in run.tasks.items() if n
     )
-    after = (
-        f" after {span((run.ended_at - run.started_at).total_seconds())}"
-        if run.ended_at and run.started_at
-        else ""
-    )
-    if run.status == "COMPLETED":
-        return f"It completed{after}."
-    if run.status == "FAILED" and run.ended_by == EndedBy.PERSON:
-        return f"It was stopped{after}."
-    if run.status == "FAILED":
-        return f"It failed{after}" + (f", {counted}." if len(run.tasks) > 1 else ".")
+    if run.status.terminal:
+        after = ""
+        if run.ended_at and run.started_at:
+            after = f" after {span((run.ended_at - run.started_at).total_seconds())}"
+        ended = "failed"
+        if run.status == "COMPLETED":
+            ended = "completed"
+        elif run.ended_by == EndedBy.PERSON:
+            ended = "was stopped"
+        return f"It {ended}{after}."
     doing = {"INITIALIZING": "It is being started", "STOPPING": "It is being stopped"}.get(
         run.status, "It crawls"
     )
     return f"{doing}; its tasks: {counted or 'none yet'}."
-
-
-def steps(run: RunDetail, entries: Sequence[TimelineEntry]) -> list[Step]:
-    """Return the four stages with their times, as far as they are recorded."""
-    ends = {entry.to_status: entry.at for entry in entries if entry.kind == "status"}
-    at = {
-        "initiation": next((entry.at for entry in entries if entry.kind == "attempt"), None),
-        "deployment": next(
-            (
-                entry.at
-                for entry in entries
-                if entry.kind == "task" and entry.to_status in _DEPLOYED
-            ),
-            None,
-        ),
-        "reconciliation": ends.get("PROCESSING") or run.started_at,
-        "completion": next((ends[one] for one in TERMINAL if one in ends), run.ended_at),
-    }
-    names = list(STAGES)
-    ended = run.status in TERMINAL
-    stands = names.index(run.stage)
-    found = []
-    for n, name in enumerate(names):
-        how = "later" if n > stands else "now" if n == stands and not ended else "done"
-        until = next((at[later] for later in names[n + 1 :] if at[later]), None)
-        found.append(Step(name, STAGES[name], at[name], until, how))
-    return found
 
 
 def picture(

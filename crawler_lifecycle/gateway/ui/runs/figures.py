@@ -1,0 +1,145 @@
+"""The figures of a run: what is usual among earlier runs, and what differs from another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.runs.answers import RunDetail
+from crawler_lifecycle.gateway.runs.commands import mapping_of
+from crawler_lifecycle.gateway.runs.recent import LESS
+from crawler_lifecycle.gateway.ui.parts.charts import Chart, chart, run_seconds
+from crawler_lifecycle.gateway.ui.parts.formats import number, span
+from crawler_lifecycle.ports.runs import Event, RunRow
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.subjects import plain
+
+#: The number of earlier runs in the chart, and the number that are read to find them.
+EARLIER = 20
+READ = 60
+#: The number of good runs without which nothing is called usual.
+GOOD_MIN = 2
+#: The maximum number of events that are read for the counters over time.
+EVENTS = 300
+#: The size of the chart of a counter over time, in units of the SVG.
+WIDTH = 320
+HEIGHT = 48
+COUNTERS = ("pages", "items", "errors")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a run as text, and its usual value. ``bad`` is true if it is far too low."""
+
+    name: str
+    value: str
+    usual: str | None = None
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A run among earlier runs of its crawler.
+
+    ``alike`` is true if these had the same arguments.
+    """
+
+    runs: Sequence[RunRow]
+    alike: bool
+
+    @classmethod
+    def read(cls, runs: RunReader, row: RunRow) -> Earlier:
+        """Read the earlier runs with the same arguments, or any if there are none. This call
+        blocks.
+        """
+        found = runs.list_runs(before_run_id=row.run_id, limit=READ, crawler=row.crawler)
+        args = mapping_of(row.request.get("args"))
+        alike = [one for one in found if mapping_of(one.request.get("args")) == args]
+        return cls((alike or found)[:EARLIER], bool(alike))
+
+    def usual(self, name: str) -> float | None:
+        """Return the median of a counter, or of ``took`` in seconds, in the good runs."""
+        good = [one for one in self.runs if one.status == RunStatus.COMPLETED and one.lacks is None]
+        found = [run_seconds(one) if name == "took" else getattr(one, name) for one in good]
+        known = [value for value in found if value is not None]
+        return median(known) if len(known) >= GOOD_MIN else None
+
+    def chart(self, row: RunRow) -> Chart:
+        """Return the chart of the run and the earlier runs."""
+        return chart([row, *self.runs], EARLIER + 1, self.usual("items"))
+
+
+def figures(run: RunDetail, earlier: Earlier, now: datetime) -> list[Figure]:
+    """Return the counters and the times of the run."""
+    found = []
+    for name in COUNTERS:
+        value = getattr(run, name)
+        usual = earlier.usual(name)
+        less = run.status.terminal and name != "errors" and (value or 0) < LESS * (usual or 0)
+        shown = None if usual is None else number(int(usual))
+        found.append(Figure(name, number(value), shown, less))
+    took = earlier.usual("took")
+    if run.started_at is not None:
+        passed = span(((run.ended_at or now) - run.started_at).total_seconds())
+        found.append(Figure("took", passed, None if took is None else span(took)))
+        waited = (run.started_at - run.created_at).total_seconds()
+        if run.attempt == 1:
+            found.append(Figure("waited", f"{span(waited)}, pool {run.pool}"))
+    if run.pages_per_minute is not None:
+        found.append(Figure("pages a minute", number(run.pages_per_minute)))
+    return found
+
+
+def counters_over_time(
+    run: RunDetail, events: Sequence[Event], now: datetime
+) -> list[tuple[str, int, str]]:
+    """Return the name, the largest value and the points of each counter of the present attempt.
+
+    Each change of status is an event that includes the counters. ``events`` has the newest first.
+    """
+    known: list[tuple[datetime, Mapping[str, Any]]] = [
+        (event.created_at, event.body)
+        for event in reversed(events)
+        if event.attempt == run.attempt and event.type in ("run.changed", "run.ended")
+    ]
+    last = run.ended_at or min(run.last_progress_at or now, now)
+    known.append((last, {name: getattr(run, name) for name in COUNTERS}))
+    lines = []
+    for name in COUNTERS:
+        values: list[tuple[datetime, int]] = [
+            (at, body[name]) for at, body in known if type(body.get(name)) is int
+        ]
+        length = (max(at for at, _ in values) - values[0][0]).total_seconds() if values else 0
+        most = max((value for _, value in values), default=0)
+        if length > 0 and most > 0:
+            points = " ".join(
+                f"{WIDTH * (at - values[0][0]).total_seconds() / length:.1f},"
+                f"{HEIGHT * (1 - value / most):.1f}"
+                for at, value in values
+            )
+            lines.append((name, most, points))
+    return lines
+
+
+def differences(row: RunRow, other: RunRow) -> list[tuple[str, str, str]]:
+    """Return the fields of two requests that differ: the name, and both values as text."""
+    mine = _flat(row.request)
+    theirs = _flat(other.request)
+    names = sorted({*mine, *theirs} - {"request_id"})
+    found = [(name, mine.get(name), theirs.get(name)) for name in names]
+    return [(name, plain(one), plain(two)) for name, one, two in found if one != two]
+
+
+def _flat(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request. The members of an object are fields of their own."""
+    found: dict[str, Any] = {}
+    for name, value in request.items():
+        members = value.items() if isinstance(value, Mapping) else ()
+        found |= {f"{name}.{key}": member for key, member in members}
+        if not isinstance(value, Mapping):
+            found[name] = value
+    return found

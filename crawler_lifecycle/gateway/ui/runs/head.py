@@ -1,0 +1,75 @@
+"""The part that all tabs of a run share: its name, state, cause, actions and tabs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.gateway.runs.answers import RunDetail
+from crawler_lifecycle.gateway.runs.commands import found
+from crawler_lifecycle.gateway.runs.routes import RunViews
+from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
+from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.runs.story import cause
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.subjects import RUN
+
+#: The maximum number of timeline entries that are read to count and to draw them.
+ENTRIES_MAX = 200
+
+
+@dataclass(eq=False)
+class RunHead:
+    """Reads what every tab of a run shows.
+
+    ``temporal_page`` returns the address of a workflow in Temporal's web UI.
+    """
+
+    store: Store
+    views: RunViews
+    temporal_page: Callable[[str, str], str | None]
+
+    def __post_init__(self) -> None:
+        store = self.store
+        self.timeline = Timeline(
+            store.runs, store.tasks, store.corrections, store.exports, store.events
+        )
+
+    async def read(self, run_id: int) -> tuple[RunRow, dict[str, Any]]:
+        """Return the run, and the values for its head. Raises ``Problem`` 404."""
+        row = await run_in_threadpool(found, self.store.runs, run_id)
+        run = await self.views.detail_of(row)
+        return row, await run_in_threadpool(self._values, row, run)
+
+    def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
+        entries = self.timeline.page(row, None, ENTRIES_MAX)
+        return {
+            "run": run,
+            "cause": cause(run),
+            "entries": entries,
+            "tabs": tabs(run, entries),
+            "temporal": self.temporal_page("workflows", run.workflow_id),
+            "now": self.views.clock(),
+        }
+
+
+def tabs(run: RunDetail, entries: TimelinePage) -> list[tuple[str, str, str | None]]:
+    """Return the word, the address and the count of each tab. A count is ``None`` if it is
+    unknown.
+    """
+    kept = [one.files for one in run.exports if one.files is not None]
+    more = "+" if entries.next_page_token else ""
+    counted = {
+        "": ("Overview", None),
+        "/log": ("Log", None),
+        "/items": ("Items", None if run.items is None else number(run.items)),
+        "/files": ("Files", number(kept[-1]) if kept else None),
+        "/tasks": ("Tasks", number(sum(run.tasks.values()))),
+        "/timeline": ("Timeline", f"{len(entries.timeline)}{more}"),
+        "/request": ("Request", None),
+    }
+    return [(word, RUN.path(run.run_id, what), count) for what, (word, count) in counted.items()]

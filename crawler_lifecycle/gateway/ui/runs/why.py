@@ -1,0 +1,70 @@
+"""The lines of a log around its last error, as the page of a failed run shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.gateway.api.paging import LogChoice
+from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader
+from crawler_lifecycle.gateway.ui.runs.reading import ShownLog, shown_log
+from crawler_lifecycle.ports.runs import RunRow, TaskRef
+
+#: Seconds that a page waits for the lines. Later, it only has a link.
+WAIT_S = 1.0
+#: The maximum number of logs whose lines are kept.
+KEPT_MAX = 200
+FAILED = (TaskStatus.FAILED, TaskStatus.LOST)
+_CHOICE = LogChoice(around="error", before=10, after=4)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTask:
+    """A failed task of a run. ``log`` is ``None`` if its lines could not be read in time."""
+
+    task_id: int
+    index: int
+    log: ShownLog | None
+
+
+class ErrorLines:
+    """Finds the error of a failed run.
+
+    The lines are read once for each task, because its log no longer changes.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._kept: dict[int, asyncio.Task[ShownLog]] = {}
+
+    async def of(self, row: RunRow) -> FailedTask | None:
+        """Return the first failed task of an ended run, with the lines around its last error."""
+        if not row.status.terminal or row.deleted_at is not None:
+            return None
+        failed = await run_in_threadpool(
+            self._reader.tasks.task_page, row.run_id, list(FAILED), limit=1
+        )
+        if not failed:
+            return None
+        task = failed[0]
+        ref = TaskRef(task.task_id, task.index, task.attempt, task.uid)
+        log = await self._lines(LoggedTask(row.ref, ref, task.status))
+        return FailedTask(task.task_id, task.index, log)
+
+    async def _lines(self, task: LoggedTask) -> ShownLog | None:
+        key = task.ref.task_id
+        if key not in self._kept:
+            while len(self._kept) >= KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = asyncio.create_task(shown_log(self._reader, task, _CHOICE))
+        reading = self._kept[key]
+        await asyncio.wait([reading], timeout=WAIT_S)
+        if not reading.done():
+            return None
+        log = reading.result()
+        if log.away:
+            del self._kept[key]  # it may be readable later
+        return log

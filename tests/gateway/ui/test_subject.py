@@ -1,0 +1,81 @@
+"""The page of one run: the same head on each tab, the error in place, and a comparison."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.store.runs.tables import run_history, task_history
+from tests.gateway.gateway_harness import Harness
+from tests.gateway.ui.conftest import as_browser
+from tests.gateway.ui.test_things import words
+from tests.support.fakes.logs import FakeLogs
+
+TABS = ("", "/log", "/items", "/files", "/tasks", "/timeline", "/request")
+
+
+def test_each_tab_has_an_address_and_the_same_head(harness: Harness) -> None:
+    logs = FakeLogs()
+    with harness.client(harness.new_app(logs=logs)) as client:
+        browser = as_browser(client)
+        browser.post("/v1/runs", json={"crawler": "plain", "args": {"page": "a"}})
+        harness.claim(1)
+        harness.deploy(1)
+        logs.write(b"one line\n", 1)
+        heads = set()
+        for tab in TABS:
+            page = browser.get(f"/runs/1{tab}")
+            assert page.status_code in (200, 404), tab
+            if page.status_code == 404:
+                continue  # the run has no items yet
+            [head] = re.findall(r"<h1>(.*?)</h1>", page.text)
+            heads.add(head)
+            [current] = re.findall(
+                r'<a href="([^"]+)" aria-current="page">', page.text.partition('class="tabs"')[2]
+            )
+            assert current == f"/runs/1{tab}"
+        assert len(heads) == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool) -> None:
+    logs = FakeLogs()
+    with harness.client(harness.new_app(logs=logs)) as client:
+        browser = as_browser(client)
+        browser.post("/v1/runs", json={"crawler": "plain"})
+        harness.claim(1)
+        harness.deploy(1)
+        if kept:
+            lines = [f"page {n}" for n in range(30)]
+            lines[20] = "ERROR: <b>no price</b>"
+            logs.write("\n".join(lines).encode() + b"\n", 1)
+        failed = {"status": "FAILED", "ended_at": harness.clock()}
+        with harness.store.database.writer.begin() as conn:
+            conn.execute(task_history.update().values(failed))
+            conn.execute(run_history.update().values(failed))
+        page = browser.get("/runs/1").text
+    excerpt = page.partition('class="excerpt"')[2].partition("</pre>")[0]
+    if not kept:
+        assert excerpt == ""
+        assert "has no log here" in page
+        return
+    assert "/log?task=1&amp;around=error#found" in page
+    assert '<span class="found">ERROR: &lt;b&gt;no price&lt;/b&gt;' in excerpt
+    assert len(re.findall("<span", excerpt)) == 15
+    assert 'href="/runs/1/tasks?failed=true"' not in page
+
+
+def test_two_runs_show_what_differs(harness: Harness, browser: TestClient) -> None:
+    for shop, priority in (("a", 1), ("b", 2)):
+        body = {"crawler": "plain", "args": {"page": shop}, "priority": priority}
+        assert browser.post("/v1/runs", json=body).status_code == 202
+    found = words(browser.get("/runs/2?compare=1"))
+    assert "Run 2 next to run 1 of plain" in found
+    assert "args.page b a" in found
+    assert "priority 2 1" in found
+    assert "crawler" not in found.partition("Run 2 next to")[2].partition("Of what")[0]
+    assert browser.get("/runs/2?compare=9").status_code == 404
+    assert browser.get("/runs/2?compare=x").status_code == 422
+    assert "Compared with the last 1 run of plain with other arguments" in found
