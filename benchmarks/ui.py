@@ -171,7 +171,7 @@ async def _first_visit(browser: Browser, gateway: Gateway) -> None:
     work: list[dict[str, float]] = []
     empty = await _empty(browser)
     for _ in range(VISITS):
-        async with visiting(browser, gateway.url + "/runs", until="#runs tr") as visit:
+        async with visiting(browser, gateway.url + "/runs", until="tr[id^=run-]") as visit:
             work.append(await visit.worked())
             await asyncio.sleep(3)  # what the stream sends at first belongs to the visit
             found.append(visit)

@@ -59,9 +59,7 @@ async def run(harness: UiHarness) -> None:
             _tell(connection, run_subject(large.run_id), large.run_uid, large.run_id)
 
     path = f"/runs/{large.run_id}"
-    await _report(
-        harness, f"page of a run of {TASKS:,} tasks", path, RUN_S, "#squares > span", move
-    )
+    await _report(harness, f"page of a run of {TASKS:,} tasks", path, RUN_S, "#subject-head", move)
 
 
 def _move_tasks(harness: UiHarness, run_id: int, first: int, last: int, status: str) -> None:

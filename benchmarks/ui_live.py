@@ -27,7 +27,7 @@ LATE_S, CORES = 1.0, 0.6
 PAGES, LIVE_RUNS, MANY_CORES, MORE_MB = 200, 1000, 0.3, 150.0
 PRESS_MS = 100.0
 #: A row, and what its counters say; spaces between thousands are thin ones.
-_PAGES = re.compile(rb'<tr id="run-(\d+)"|<td class="n" role="cell">([0-9\xe2\x80\xaf]+)</td>')
+_PAGES = re.compile(rb'<tr id="run-(\d+)"|data-title="Pages"[^>]*>([0-9\xe2\x80\xaf]+)</td>')
 #: Notes of every row that changes its number of pages, and when it is painted.
 NOTE_ROWS = """
 window.rowTimes = [];
@@ -35,13 +35,13 @@ addEventListener('DOMContentLoaded', () => {
   const shown = new Map();
   new MutationObserver(() => requestAnimationFrame(() => {
     const now = Date.now() / 1000;
-    for (const row of document.querySelectorAll('#runs > tr')) {
-      const pages = parseInt(row.querySelector('td.n').textContent.replace(/\\u202f/g, ''));
+    for (const row of document.querySelectorAll('tr[id^=run-]')) {
+      const pages = parseInt(row.querySelector('[data-title=Pages]').textContent.replace(/\\u202f/g, ''));
       if (!pages || shown.get(row.id) === pages) continue;
       shown.set(row.id, pages);
       rowTimes.push([+row.id.slice(4), pages, now]);
     }
-  })).observe(document.getElementById('runs'), {subtree: true, childList: true, characterData: true, attributes: true});
+  })).observe(document.querySelector('.list'), {subtree: true, childList: true, characterData: true, attributes: true});
 });
 """
 
@@ -118,7 +118,7 @@ async def _cost(harness: UiHarness, writer: Writer) -> tuple[float, float]:
 
 async def _poll(harness: UiHarness, writer: Writer, count: int, without: float) -> None:
     async with visiting(
-        harness.browser, harness.gateway.url + "/runs", NOTE_ROWS, until="#runs tr"
+        harness.browser, harness.gateway.url + "/runs", NOTE_ROWS, until="tr[id^=run-]"
     ) as visit:
         path = str(await visit.page.get_attribute("#live", "data-stream"))
         screens = Screens(harness.gateway.url, path)
@@ -169,7 +169,7 @@ async def many(harness: UiHarness) -> None:
         connection.execute(live.values(status="PROCESSING", stage="reconciliation"))
     writer = Writer(harness.store, runs)
     async with httpx.AsyncClient(base_url=harness.gateway.url, timeout=30) as http:
-        addresses = ["/runs", *(f"/runs/{one.run_id}" for one in runs[-PAGES // 2 :])]
+        addresses = ["/", *(f"/runs/{one.run_id}" for one in runs[-PAGES // 2 :])]
         paths = []
         for address in addresses:
             answer = (await http.get(address, headers={"Accept": "text/html"})).raise_for_status()
@@ -205,7 +205,7 @@ async def presses(harness: UiHarness) -> None:
     """Print how long a press takes until the next paint, while rows change."""
     writer = Writer(harness.store, [harness.new_run() for _ in range(ROWS)])
     async with visiting(
-        harness.browser, harness.gateway.url + "/runs", NOTE_PRESSES, until="#runs tr"
+        harness.browser, harness.gateway.url + "/runs", NOTE_PRESSES, until="tr[id^=run-]"
     ) as visit:
         page = visit.page
         changes = asyncio.create_task(writer.write(SECONDS, RATE))
@@ -229,7 +229,7 @@ async def presses(harness: UiHarness) -> None:
         for target in (
             "summary:text-is('Status')",
             "summary:text-is('Crawler')",
-            "#runs .pick input >> nth=0",
+            ".list tbody .pick input >> nth=0",
         ):
             await page.click(target)
             await page.wait_for_timeout(400)

@@ -204,7 +204,7 @@ async def _updates(harness: UiHarness) -> None:
     told: list[bytes] = []
     heaps, nodes, memory = [], [], []
     async with _between(harness.gateway.url) as (between, url):
-        async with visiting(harness.browser, url + "/runs", until="#runs tr") as first:
+        async with visiting(harness.browser, url + "/runs", until="tr[id^=run-]") as first:
             path = str(await first.page.get_attribute("#live", "data-stream"))
         told = await _recorded(
             harness.gateway.url, re.sub("(seen=.{8})[^&]*", r"\1", path)
@@ -235,7 +235,7 @@ async def _updates(harness: UiHarness) -> None:
 
         over = asyncio.Event()
         between.stand_in = messages()
-        async with visiting(harness.browser, url + "/runs", COUNT, until="#runs tr") as visit:
+        async with visiting(harness.browser, url + "/runs", COUNT, until="tr[id^=run-]") as visit:
             visits.append(visit)
             visit_ready.set()
             await asyncio.wait_for(over.wait(), 600)
@@ -299,7 +299,9 @@ async def _cuts(harness: UiHarness, writer: Writer) -> None:
     """After each cut a change has to get to the screen; then the gateway is away for a while."""
     waits: list[float] = []
     async with _between(harness.gateway.url) as (between, url):
-        async with visiting(harness.browser, url + "/runs", NOTE_ROWS, until="#runs tr") as visit:
+        async with visiting(
+            harness.browser, url + "/runs", NOTE_ROWS, until="tr[id^=run-]"
+        ) as visit:
             port = between.port
             for n in range(CUTS):
                 await asyncio.sleep(0.1 * (n % 7))
@@ -341,7 +343,9 @@ async def _shown(visit: Visit, writer: Writer) -> float:
 async def _comings(harness: UiHarness) -> None:
     """Tabs that are shown and hidden: streams come and go."""
     pid = harness.gateway.process.pid
-    async with visiting(harness.browser, harness.gateway.url + "/runs", until="#runs tr") as visit:
+    async with visiting(
+        harness.browser, harness.gateway.url + "/runs", until="tr[id^=run-]"
+    ) as visit:
         path = str(await visit.page.get_attribute("#live", "data-stream"))
     memory = []
     for _ in range(5):
