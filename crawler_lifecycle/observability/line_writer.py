@@ -22,12 +22,9 @@ class LineWriter:
     again, a line from ``report`` with the number of dropped lines is added.
     """
 
-    def __init__(
-        self, stream: TextIO, report: Callable[[int], str], *, waiting_max: int = WAITING_MAX
-    ) -> None:
+    def __init__(self, stream: TextIO, report: Callable[[int], str]) -> None:
         self._stream = stream
         self._report = report
-        self._max = waiting_max
         self._waiting: deque[str] = deque()
         self._size = 0
         self._dropped = 0
@@ -38,7 +35,7 @@ class LineWriter:
     def write(self, line: str) -> None:
         """Add a line, including its line break, to the queue. This call never waits."""
         with self._change:
-            if self._size + len(line) > self._max:
+            if self._size + len(line) > WAITING_MAX:
                 self._dropped += 1
                 return
             if self._dropped:

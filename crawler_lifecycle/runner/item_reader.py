@@ -42,9 +42,7 @@ _LONG = 2 * _PART
 #: may contain this separator.
 _MARK = "\x1e"
 _MARK_IN_TEXT = ("\x1e", "\\u001")
-#: The maximum depth of an XML item, and how many characters of indentation and of a file's
-#: beginning are checked.
-_DEPTH_MAX = 50
+#: The number of characters of indentation and of a file's beginning that are checked.
 _INDENT_MAX = 100
 _HEAD_MAX = 100
 #: A JSON error this close to the end of a text may be an incomplete literal, number or escape.

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +28,8 @@ EXIT_HUNG = 70
 class Watchdog:
     """Kills this process ``seconds`` after one of the signals, unless it has ended by then."""
 
-    def __init__(self, seconds: float, *, leave: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._leave = leave
         self._read, self._write = os.pipe()
         self._known: frozenset[int] = frozenset()
 
@@ -55,7 +54,7 @@ class Watchdog:
         last = threading.Thread(target=self._say, daemon=True)
         last.start()
         last.join(LAST_LINE_S)
-        self._leave(EXIT_HUNG)
+        os._exit(EXIT_HUNG)
 
     def _say(self) -> None:
         log.critical(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import resource
 import select
@@ -40,8 +39,6 @@ from crawler_lifecycle.ports.protocols import UserCodeFailed
 
 from .output import Output, for_people
 from .wire import MESSAGE_MAX, TEXT_MAX, Message, encode
-
-log = logging.getLogger(__name__)
 
 #: Errors of an ``Answer`` that are passed to users' code. Any other error ends the call.
 PASS = (

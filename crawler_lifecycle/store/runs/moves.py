@@ -254,7 +254,6 @@ def move_tasks(
     source: str,
     *,
     replace: Sequence[str] = (),
-    fill: Sequence[str] = (),
 ) -> int:
     """Change statuses by compare-and-set, with their transitions and corrections.
 
@@ -262,7 +261,7 @@ def move_tasks(
 
     A task does not change if its recorded status is not ``before``, if it is superseded, or if the
     status must not become ``after``. In these cases another transaction was faster, and the next
-    poll decides again. ``replace`` and ``fill`` name the columns in ``Move.values``.
+    poll decides again. ``replace`` names the columns in ``Move.values``.
     """
     wanted = {move.task_id: move for move in moves if task_may_become(move.before, move.after)}
     if not wanted:
@@ -280,7 +279,7 @@ def move_tasks(
     with _remembered(unit):
         moved = _insert_all(unit, "task_change", source)
         columns = ("status", "status_since", *replace)
-        _apply(unit, columns, (*OF_END, "ended_at", *fill), ("offered_until",), cas=True)
+        _apply(unit, columns, (*OF_END, "ended_at"), ("offered_until",), cas=True)
     if moved:
         unit.changed = True
         unit.update_run(look_revision=unit.next_revision)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,8 +66,6 @@ from .requests import (
     StopManager,
     job_of,
 )
-
-logger = logging.getLogger(__name__)
 
 NEXT_CYCLE = (
     "The change is recorded, but Temporal is down. The change takes effect within five "

@@ -36,7 +36,6 @@ from ..ports import DueRow, NotedFirings, TargetRef
 from .tables import schedule, schedule_due
 
 BEGINS = [one.value for one in Decision if one.begins]
-_s = schedule.c
 _d = schedule_due.c
 #: The key column and the state column of each kind of target, and the condition that a person
 #: stopped it.
