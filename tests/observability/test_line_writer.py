@@ -20,8 +20,6 @@ CHILD = """
 import logging, sys
 from crawler_lifecycle.observability import line_writer
 line_writer.WAITING_MAX = 200_000
-LineWriter = line_writer.LineWriter
-LineWriter.__init__.__kwdefaults__["waiting_max"] = 200_000
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.cli import exits
 logs.configure("tests")
