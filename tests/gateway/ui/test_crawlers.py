@@ -131,19 +131,12 @@ def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
 
 def run(number: int, items: int, price: float | None = None) -> BriefRun:
     now = Clock().now
-    about = (
-        f"{number}",
-        "COMPLETED",
-        "finished",
-        now,
-        now,
-        now + timedelta(seconds=items),
-        3 * items,
-        items,
-        0,
-    )
+    ended = now + timedelta(seconds=items)
     shares = None if price is None else Coverage(items, {"price": price, "title": 1.0})
-    return BriefRun(number, *about, fields=shares)  # type: ignore[arg-type]
+    return BriefRun(
+        number, "plain", "COMPLETED", "finished", items, None, None, now, now, ended, 3 * items, 0,
+        fields=shares,
+    )  # fmt: skip
 
 
 def test_what_is_usual_is_told_with_its_change() -> None:
