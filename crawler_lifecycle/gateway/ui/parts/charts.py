@@ -53,26 +53,19 @@ class Chart:
 
 
 def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
-    """Return the chart of at most ``room`` runs, which have the newest one first."""
-    found = max((run.items or 0 for run in runs), default=0)
-    most = max(found, int(usual or 0))
-    line = HEIGHT * (1 - (usual or 0) / most) if most else HEIGHT
-    made = bars(runs, HEIGHT, WIDTH, most)
-    return Chart(made, most, usual, round(line, 1), room * WIDTH)
+    """Return the chart of at most ``room`` runs.
 
-
-def bars(runs: Sequence[Run], height: int, width: int, full: int = 0) -> list[Bar]:
-    """Return the bars of a chart. ``runs`` have the newest one first, which is on the right.
-
-    The full height stands for ``full`` items, or for the most of one run if that is more.
+    ``runs`` have the newest one first, which is on the right. The full height stands for the most
+    items of one run, or for the ``usual`` number if that is more.
     """
-    most = max([full, *(run.items or 0 for run in runs)])
+    most = max([int(usual or 0), *(run.items or 0 for run in runs)])
+    line = HEIGHT * (1 - (usual or 0) / most) if most else HEIGHT
     longest = max((run_seconds(run) or 0.0 for run in runs), default=0.0)
     made = []
     for n, run in enumerate(reversed(runs)):
         took = run_seconds(run)
-        items = height * (run.items or 0) / most if most else 0.0
-        duration = height * (took or 0.0) / longest if longest else 0.0
+        items = HEIGHT * (run.items or 0) / most if most else 0.0
+        duration = HEIGHT * (took or 0.0) / longest if longest else 0.0
         words = [
             f"run {run.run_id}: {run.status}",
             run.outcome or "",
@@ -82,8 +75,8 @@ def bars(runs: Sequence[Run], height: int, width: int, full: int = 0) -> list[Ba
         ]
         title = ", ".join(word for word in words if word)
         high = round(max(items, LEAST), 1)
-        made.append(Bar(run, run_kind(run), n * width, high, round(duration, 1), title))
-    return made
+        made.append(Bar(run, run_kind(run), n * WIDTH, high, round(duration, 1), title))
+    return Chart(made, most, usual, round(line, 1), room * WIDTH)
 
 
 def bar_paths(runs: Sequence[ShortRun], height: int, width: int) -> Mapping[str, str]:
