@@ -20,7 +20,7 @@ from crawler_lifecycle.store.base.unit import stop_of
 from ..domain.engine import Step
 from ..domain.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
 from ..ports import GraphRow, StepRow, StepWork
-from .tables import graph, graph_step
+from .tables import MOVING, graph, graph_step
 
 _OPTIONS = TypeAdapter(GraphOptions)
 #: All columns of a graph except the context, which may be large.
@@ -99,20 +99,6 @@ _OF_STEP = (
     "max_parallel",
     "max_attempts",
     "limit_s",
-)
-#: The columns of ``graph_step`` that the engine changes. ``Step`` has fields with the same names.
-MOVING = (
-    "state",
-    "attempt",
-    "tries",
-    "not_before",
-    "batch",
-    "alternative",
-    "run_id",
-    "run_attempt",
-    "ending",
-    "outcome",
-    "reason",
 )
 
 _c = graph_step.c

@@ -16,8 +16,8 @@ from crawler_lifecycle.store.base.bulk import change_in, delete_rows, insert_map
 from ..domain.engine import Graph, Step
 from ..domain.kinds import CONTAINING
 from ..domain.spec import StepSpec, StepState
-from .rows import MOVING, new_row, shape_of
-from .tables import graph_change, graph_result, graph_step
+from .rows import new_row, shape_of
+from .tables import MOVING, graph_change, graph_result, graph_step
 from .unit import GraphUnit
 
 #: The maximum number of errors of a step that are kept, and of characters in an error.

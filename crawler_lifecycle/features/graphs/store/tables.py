@@ -23,6 +23,21 @@ from crawler_lifecycle.store.columns import (
     stop_columns,
 )
 
+#: The columns of ``graph_step`` that the engine changes. ``Step`` has fields with the same names.
+MOVING = (
+    "state",
+    "attempt",
+    "tries",
+    "not_before",
+    "batch",
+    "alternative",
+    "run_id",
+    "run_attempt",
+    "ending",
+    "outcome",
+    "reason",
+)
+
 graph = new_table(
     "graph",
     counted_key("graph_id"),
@@ -123,17 +138,7 @@ graph_change = new_table(
     *same_columns(
         graph_step,
         "shape",
-        "state",
-        "attempt",
-        "tries",
-        "not_before",
-        "batch",
-        "alternative",
-        "run_id",
-        "run_attempt",
-        "ending",
-        "outcome",
-        "reason",
+        *MOVING,
         "errors",
         "started_at",
         "ended_at",
