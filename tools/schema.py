@@ -31,7 +31,6 @@ def statements(dialect: Dialect) -> Iterator[str]:
         # cost.
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             yield str(CreateIndex(index).compile(dialect=dialect))
-        yield from table.info.get("full_text", {}).get(dialect.name, ())
 
 
 def fingerprint() -> str:

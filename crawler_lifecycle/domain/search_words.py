@@ -1,6 +1,6 @@
 """The words of a search: the same on every database, because we split texts ourselves.
 
-A word has only ASCII letters, digits and underscores, so every full-text index keeps it as it is.
+A word has only ASCII letters, digits and underscores, so every database sorts words alike.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-#: The maximum number of characters of a word, without its prefix. Full-text indexes of MySQL and
-#: MariaDB leave out longer words (``innodb_ft_max_token_size``).
+#: The maximum number of characters of a word.
 WORD_MAX = 60
 #: The maximum number of words of one document, and of characters that are read of one text.
-WORDS_MAX = 400
+WORDS_MAX = 200
 TEXT_MAX = 4_000
-#: The prefix of every word. With it, no word is a stop word, or shorter than an index accepts.
-PREFIX = "zz"
 
 _ASCII_WORDS = re.compile("[a-z0-9]+")
 
@@ -29,7 +26,7 @@ def search_words(text: str) -> list[str]:
     """
     text = text[:TEXT_MAX]
     if text.isascii():
-        return [PREFIX + word[:WORD_MAX] for word in _ASCII_WORDS.findall(text.lower())]
+        return [word[:WORD_MAX] for word in _ASCII_WORDS.findall(text.lower())]
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     # A mark, such as an accent, belongs to the letter before it and is left out.
     marks = (unicodedata.category(letter).startswith("M") for letter in folded)
@@ -38,7 +35,7 @@ def search_words(text: str) -> list[str]:
         for letter, is_mark in zip(folded, marks, strict=True)
         if not is_mark
     )
-    return [PREFIX + _ascii(word) for word in plain.split()]
+    return [_ascii(word) for word in plain.split()]
 
 
 def document_words(texts: Iterable[str]) -> list[str]:

@@ -144,8 +144,8 @@ def required(name: str, *more: Any, **options: Any) -> Column[Any]:
     return Column(name, *more, nullable=False, **options)
 
 
-def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Table:
-    """Return a table with the options that all tables share."""
+def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint, **options: Any) -> Table:
+    """Return a table with the options that all tables share, and with these."""
     numbered = any(isinstance(part, Column) and part.autoincrement is True for part in parts)
     return Table(
         name,
@@ -156,6 +156,7 @@ def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Tabl
         mysql_collate="utf8mb4_bin",
         # Without this option, SQLite reuses the id of a deleted last row for the next new row.
         sqlite_autoincrement=numbered,
+        **options,
     )
 
 

@@ -20,11 +20,11 @@ from crawler_lifecycle.domain.search_words import (
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("Shop-437", ["zzshop", "zz437"]),
-        ("Zürich ZÜRICH", ["zzzurich", "zzzurich"]),
-        ("Straße ﬁt İx", ["zzstrasse", "zzfit", "zzix"]),
-        ("日本", ["zz_65e5__672c_"]),
-        ("a_b", ["zza", "zzb"]),
+        ("Shop-437", ["shop", "437"]),
+        ("Zürich ZÜRICH", ["zurich", "zurich"]),
+        ("Straße ﬁt İx", ["strasse", "fit", "ix"]),
+        ("日本", ["_65e5__672c_"]),
+        ("a_b", ["a", "b"]),
         ("", []),
         ("%\x00-", []),
     ],
@@ -36,7 +36,7 @@ def test_words_of_a_text(text: str, words: list[str]) -> None:
 @given(st.text(max_size=200))
 def test_words_are_plain_and_short(text: str) -> None:
     for word in search_words(text):
-        assert re.fullmatch(f"zz[a-z0-9_]{{1,{WORD_MAX}}}", word)
+        assert re.fullmatch(f"[a-z0-9_]{{1,{WORD_MAX}}}", word)
 
 
 @given(st.text(st.characters(categories=("L", "Nd")), min_size=1, max_size=80), st.data())
@@ -57,5 +57,5 @@ def test_case_and_surroundings_change_nothing(text: str, other: str) -> None:
 
 def test_a_document_is_bounded() -> None:
     words = document_words(f"{n} {n}" for n in range(10_000))
-    assert words == [f"zz{n}" for n in range(WORDS_MAX)]
-    assert search_words("a " * 10 * TEXT_MAX) == ["zza"] * (TEXT_MAX // 2)
+    assert words == [f"{n}" for n in range(WORDS_MAX)]
+    assert search_words("a " * 10 * TEXT_MAX) == ["a"] * (TEXT_MAX // 2)

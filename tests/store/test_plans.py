@@ -123,7 +123,6 @@ MAY = {
         "scan",
         "run_history",
     ): "the newest 2,000 are read in the order of the key",
-    ("search_runs", "scan", "run_word"): "SQLite's full-text index is read by its words",
     (
         "count_found",
         "scan",

@@ -19,8 +19,7 @@ from sqlalchemy.schema import CreateColumn
 
 _FOLDER = Path(__file__).parent / "versions"
 _CREATES = re.compile(
-    r"CREATE (?:TABLE IF NOT EXISTS|(?:UNIQUE |FULLTEXT )?INDEX) "
-    r"[`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?"
+    r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?"
 )
 #: Seconds for which an ALTER waits for transactions that use its table. All later statements on the
 #: table queue behind the ALTER, so the ALTER gives up early and is tried again.

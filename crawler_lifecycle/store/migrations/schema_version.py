@@ -261,7 +261,6 @@ def recreate(url: str) -> None:
         if connection.dialect.name == "mysql":
             connection.execute(text("SET SESSION foreign_key_checks = 0"))
         for table in (
-            "run_word",
             *(table.name for table in reversed(metadata.sorted_tables)),
             "alembic_version",
         ):

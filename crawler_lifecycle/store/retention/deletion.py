@@ -148,9 +148,6 @@ class DeletionStore(RunPart):
 
         Raises ``StoreUnavailable``.
         """
-        with self._db.writing() as conn:
-            if conn.dialect.name == "sqlite":  # the index keeps deleted words until it is merged
-                conn.exec_driver_sql("INSERT INTO run_word (run_word) VALUES ('optimize')")
         self._db.empty_log()
 
     def note_deletion(

@@ -1,30 +1,27 @@
 """Lists of runs that are searched for words or sorted by a column.
 
-A search first compares the newest runs that meet the other filters, because a full-text index of
-MySQL and MariaDB finds all rows with a frequent word before it returns the first. Older runs are
-found by the index, in chunks, the newest first. The index is asked only for the word that is the
-rarest among the newest runs, because SQLite too reads all rows of a frequent word.
+Each word of a search may be the beginning of words of a run. A search reads the ids of the runs
+with one of its words, the newest first, and compares the other words and filters with these runs.
+It chooses a word with few runs, or else one that begins few different words. If there is none, it
+compares the newest runs, of which many fit.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select, table
-from sqlalchemy import column as sql_column
-from sqlalchemy.dialects.mysql import match
+from sqlalchemy import ColumnElement, Connection, and_, func, select
 
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.search_words import search_words
 from crawler_lifecycle.store.base import search as base
-from crawler_lifecycle.store.base.rows import Row
 
 from .lists import RunFilters, newest_runs, page_of, times_of
 from .search_documents import first_filled
-from .tables import run_history, run_search, run_tag
+from .tables import run_history, run_tag, run_word
 
 #: The columns by which runs can be sorted.
 SORTS = (
@@ -47,10 +44,15 @@ VALUES = {
     "outcome": run_history.c.outcome,
     "pool": run_history.c.pool,
 }
-#: The number of ids that one statement reads from the index, and the seconds after which a search
-#: with rare filters ends.
-_CHUNK = 2_000
-SEARCH_S = 2.0
+#: The number of ids that one statement reads, and that one search reads.
+_CHUNK = 500
+_READ_MAX = 10_000
+#: A word with fewer entries has few runs: one statement sorts all of them.
+_RARE = 5_000
+#: The maximum number of words with the same beginning whose runs are merged.
+_MERGED_MAX = 20
+#: The maximum number of words of a search.
+_WORDS_MAX = 20
 
 
 def found(
@@ -71,9 +73,11 @@ def found(
         rows = newest_runs(conn, filters, base.WINDOW, *_sorted_by(sort))
         reach = base.Reach(base.WINDOW, len(rows) < base.WINDOW, len(rows))
     else:
-        ids, reach = _with_words(conn, filters, search, limit if sort is None else base.WINDOW)
+        ids, reach = _with_words(
+            conn, filters, search, offset + limit if sort is None else base.WINDOW
+        )
         if sort is None:
-            return ids, reach
+            return ids[:limit], reach
         chosen = select(*_sorted_by(sort)).where(run_history.c.run_id.in_(ids))
         rows = conn.execute(chosen.order_by(run_history.c.run_id.desc())).mappings().all()
     ordered = base.in_order(rows, sort or "", now)
@@ -89,97 +93,103 @@ def _sorted_by(sort: str | None) -> list[ColumnElement[Any]]:
 def _with_words(
     conn: Connection, filters: RunFilters, search: str, limit: int
 ) -> tuple[list[int], base.Reach]:
-    """Return the ids of the newest ``limit`` runs with all words of the text."""
-    words = list(dict.fromkeys(search_words(search)))
+    """Return the ids of the newest runs with all words of the text, at least ``limit`` of them."""
+    words = list(dict.fromkeys(search_words(search)))[:_WORDS_MAX]
     reach = base.Reach(base.WINDOW, True, 0)
     if not words:
         reach.note = "search: this text has no letter and no digit, so no run fits; give a word."
         return [], reach
-    window = _window(conn, filters, words)
-    ids = [row["run_id"] for row in window if all(row[word] for word in words)]
-    words.sort(key=lambda word: (sum(bool(row[word]) for row in window), -len(word)))
-    reach.whole = len(window) < base.WINDOW
-    if not reach.whole and len(ids) < limit:
-        ids += _older(conn, filters, words, window[-1]["run_id"], limit - len(ids), reach)
+    ids = list[int]()
+    sources = _sources(conn, filters, words)
+    times = times_of(conn, filters)
+    before = filters.before_run_id or ID_MAX
+    for _ in range(0, _READ_MAX, _CHUNK):
+        chunk = _chunk(conn, replace(filters, before_run_id=before), times, sources)
+        reach.whole = not chunk
+        if reach.whole or len(ids) >= limit:
+            break
+        fitting = [*times, run_history.c.run_id.in_(_with_all(conn, chunk, words))]
+        queries = page_of(filters, fitting, _CHUNK)
+        ids += base.ids_among(conn, run_history.c.run_id, queries, _CHUNK)
+        before = chunk[-1]
+    else:
+        reach.note = (
+            f"Only runs since {before} were searched, because too many have these words or meet "
+            "the other filters; give a longer word, or leave a filter out."
+        )
     reach.fits = len(ids)
-    if (first := first_filled(conn)) is not None:
+    first = first_filled(conn)
+    if first is not None:
         reach.note = f"Runs below {first} cannot be found yet: their words are still being written."
-    return ids[:limit], reach
+    return ids, reach
 
 
-def _window(conn: Connection, filters: RunFilters, words: Sequence[str]) -> Sequence[Row]:
-    """Return the newest runs that meet the filters, each with whether it has each word."""
-    r = run_history.c
-    s = run_search.c
-    page = base.united(page_of(filters, times_of(conn, filters), base.WINDOW))
-    fits = [_has(word).label(word) for word in words]
-    query = select(page.c[r.run_id.name], *fits).select_from(
-        page.outerjoin(run_search, s.run_id == page.c[r.run_id.name])
-    )
-    query = query.order_by(page.c[r.run_id.name].desc()).limit(base.WINDOW)
-    return conn.execute(query).mappings().all()
+def _sources(
+    conn: Connection, filters: RunFilters, words: Sequence[str]
+) -> list[ColumnElement[bool]]:
+    """Return conditions for entries of ``run_word``: all runs that fit have one of these entries.
+
+    Returns no condition if the newest runs must be compared.
+    """
+    entry = run_word.c
+    of_crawler = search_words(filters.equal.get("crawler", ""))
+    conditions = [*map(_begins, words), *(entry.word == word for word in of_crawler)]
+    counts = [
+        base.counted(conn, [select(entry.run_id).where(condition).limit(_RARE)], _RARE)
+        for condition in conditions
+    ]
+    fewest = min(counts)
+    if fewest < _RARE:
+        return [conditions[counts.index(fewest)]]
+    for word in sorted(words, key=len, reverse=True):
+        begun = _begun_words(conn, word)
+        if len(begun) <= _MERGED_MAX:
+            return [entry.word == one for one in begun]
+    return []
 
 
-def _older(
+def _begins(word: str) -> ColumnElement[bool]:
+    """Return the condition for entries whose word begins so."""
+    # "{" follows all characters of words.
+    return and_(run_word.c.word >= word, run_word.c.word < f"{word}{{")
+
+
+def _begun_words(conn: Connection, beginning: str) -> list[str]:
+    """Return the different words that begin so, at most one more than ``_MERGED_MAX``."""
+    word = run_word.c.word
+    begun = list[str]()
+    after = word >= beginning
+    while len(begun) <= _MERGED_MAX:
+        # Not every database goes from one different word to the next by itself.
+        first = select(func.min(word)).where(after, word < f"{beginning}{{")
+        found_word = conn.execute(first).scalar_one()
+        if found_word is None:
+            break
+        begun.append(found_word)
+        after = word > found_word
+    return begun
+
+
+def _chunk(
     conn: Connection,
     filters: RunFilters,
-    words: Sequence[str],
-    before: int,
-    limit: int,
-    reach: base.Reach,
-) -> list[int]:
-    """Return the ids of runs below ``before`` that the index finds, and record in ``reach`` how far
-    this went.
-    """
-    until = time.monotonic() + SEARCH_S
-    times = times_of(conn, filters)
-    found = list[int]()
-    rarest, *others = words
-    for chunk in _chunks(conn, rarest, before):
-        among = replace(filters, before_run_id=None)
-        with_all = select(run_search.c.run_id).where(
-            run_search.c.run_id.in_(chunk), *map(_has, others)
-        )
-        fitting = [*times, run_history.c.run_id.in_(conn.execute(with_all).scalars().all())]
-        queries = page_of(among, fitting, limit - len(found))
-        found += base.ids_among(conn, run_history.c.run_id, queries, limit - len(found))
-        if len(found) == limit:
-            return found
-        if time.monotonic() > until:
-            reach.note = (
-                f"Only runs since {chunk[-1]} were searched, because few meet the other filters; "
-                "leave a filter out."
-            )
-            return found
-    reach.whole = True
-    return found
+    times: Sequence[ColumnElement[bool]],
+    sources: Sequence[ColumnElement[bool]],
+) -> Sequence[int]:
+    """Return the next ids of runs that may fit, in descending order."""
+    entry = run_word.c
+    if not sources:
+        queries = page_of(filters, times, _CHUNK)
+        return base.ids_among(conn, run_history.c.run_id, queries, _CHUNK)
+    newest = select(entry.run_id).where(entry.run_id < filters.before_run_id)
+    newest = newest.order_by(entry.run_id.desc()).limit(_CHUNK)
+    queries = [newest.where(source) for source in sources]
+    return base.ids_among(conn, entry.run_id, queries, _CHUNK)
 
 
-def _has(word: str) -> ColumnElement[bool]:
-    """Return the condition that a run has a word with this beginning."""
-    # The documents are ASCII, and every database compares them by code point.
-    return func.instr(run_search.c.words, f" {word}") > 0
-
-
-def _chunks(conn: Connection, word: str, before: int) -> Iterator[Sequence[int]]:
-    """Yield the ids of runs below ``before`` with this word, in descending order."""
-    while True:
-        query = _matching(conn.dialect.name, word, before)
-        chunk = conn.execute(query.limit(_CHUNK)).scalars().all()
-        if chunk:
-            yield chunk
-        if len(chunk) < _CHUNK:
-            return
-        before = chunk[-1]
-
-
-def _matching(dialect: str, word: str, before: int) -> Select[Any]:
-    """Return a query of the full-text index."""
-    if dialect == "sqlite":
-        index = table("run_word", sql_column("rowid"), sql_column("run_word"))
-        query = select(index.c.rowid).where(index.c.run_word.op("MATCH")(f"{word}*"))
-        return query.where(index.c.rowid < before).order_by(index.c.rowid.desc())
-    s = run_search.c
-    fits = match(s.words, against=f"+{word}*").in_boolean_mode()
-    query = select(s.run_id).where(fits, s.run_id < before)
-    return query.order_by(s.run_id.desc())
+def _with_all(conn: Connection, ids: Sequence[int], words: Sequence[str]) -> Sequence[int]:
+    """Return those of these ids whose runs have all words."""
+    for word in words:
+        having = select(run_word.c.run_id).where(run_word.c.run_id.in_(ids), _begins(word))
+        ids = conn.execute(having.distinct()).scalars().all()
+    return ids

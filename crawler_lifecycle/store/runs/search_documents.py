@@ -4,17 +4,17 @@ builds before migration 0011.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.dialects import mysql, sqlite
 
 from crawler_lifecycle.domain.search_words import document_words
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .tables import run_history, run_search, task_history
+from .tables import run_history, run_word, task_history
 
 #: The columns of ``run_history`` whose texts are searched.
 SEARCHED = ("run_id", "crawler", "flow_id", "outcome", "cause", "request")
@@ -36,18 +36,21 @@ def write_words(conn: Connection, run: Row) -> None:
         .limit(_ERRORS_MAX)
     )
     texts = [text for row in conn.execute(errors) for text in row if text]
-    row = {"run_id": run["run_id"], "words": _document(run, texts)}
-    if conn.dialect.name == "sqlite":
-        written = sqlite.insert(run_search).values(**row)
-        conn.execute(written.on_conflict_do_update(set_={"words": row["words"]}))
-    else:
-        inserted = mysql.insert(run_search).values(**row)
-        conn.execute(inserted.on_duplicate_key_update(words=row["words"]))
+    wanted = document_words(_texts(run, texts))
+    w = run_word.c
+    of_run = w.run_id == run["run_id"]
+    present = set(conn.execute(select(w.word).where(of_run)).scalars())
+    gone = present.difference(wanted)
+    if gone:
+        conn.execute(delete(run_word).where(of_run, w.word.in_(gone)))
+    added = _rows(run, [word for word in wanted if word not in present])
+    if added:
+        conn.execute(insert(run_word), added)
 
 
-def _document(run: Row, errors: Sequence[str]) -> str:
-    """Return the words of a run as the table stores them."""
-    return "".join(f" {word}" for word in document_words(_texts(run, errors)))
+def _rows(run: Row, words: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the rows with these words of a run."""
+    return [{"run_id": run["run_id"], "word": word} for word in words]
 
 
 def _texts(run: Row, errors: Sequence[str]) -> Iterator[str]:
@@ -73,7 +76,7 @@ def first_filled(conn: Connection) -> int | None:
     be found yet; otherwise ``None``.
     """
     first = conn.execute(select(func.min(run_history.c.run_id))).scalar_one()
-    found: int | None = conn.execute(select(func.min(run_search.c.run_id))).scalar_one()
+    found: int | None = conn.execute(select(func.min(run_word.c.run_id))).scalar_one()
     if first is None or (found is not None and found <= first):
         return None
     newest = conn.execute(select(func.max(run_history.c.run_id))).scalar_one()
@@ -92,17 +95,17 @@ class SearchStore(StorePart):
             before = first_filled(conn)
             if before is None:
                 return 0
-            rows = list(_documents(conn, before))
-        ignore: Any = mysql.insert(run_search).prefix_with("IGNORE")
+            documents = _documents(conn, before)
+        ignore: Any = mysql.insert(run_word).prefix_with("IGNORE")
         with self._db.writing() as conn:
             if conn.dialect.name == "sqlite":
-                ignore = sqlite.insert(run_search).on_conflict_do_nothing()
-            conn.execute(ignore, rows)
-        return len(rows)
+                ignore = sqlite.insert(run_word).on_conflict_do_nothing()
+            conn.execute(ignore, [row for rows in documents for row in rows])
+        return len(documents)
 
 
-def _documents(conn: Connection, before: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of ``run_search`` for the newest runs below this number."""
+def _documents(conn: Connection, before: int) -> list[list[dict[str, Any]]]:
+    """Return the rows of ``run_word`` of the newest runs below this number, for each run."""
     r = run_history.c
     t = task_history.c
     chosen = (
@@ -124,6 +127,7 @@ def _documents(conn: Connection, before: int) -> Iterator[dict[str, Any]]:
     errors: dict[int, list[str]] = {}
     for run_id, *texts in conn.execute(failed):
         errors.setdefault(run_id, []).extend(text for text in texts if text)
-    for run in runs:
-        words = _document(run, errors.get(run["run_id"], ())[: 2 * _ERRORS_MAX])
-        yield {"run_id": run["run_id"], "words": words}
+    return [
+        _rows(run, document_words(_texts(run, errors.get(run["run_id"], ())[: 2 * _ERRORS_MAX])))
+        for run in runs
+    ]

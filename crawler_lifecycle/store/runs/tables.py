@@ -16,6 +16,7 @@ from sqlalchemy import (
 
 from crawler_lifecycle.domain.last_words import ERROR_MAX
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.search_words import WORD_MAX
 from crawler_lifecycle.store.columns import (
     Bytes,
     Json,
@@ -47,12 +48,6 @@ def _run_id() -> Column[int]:
 def _counters() -> list[Column[int]]:
     return [Column(name, BigInteger) for name in ("pages", "items", "errors", "bytes")]
 
-
-#: What triggers of SQLite do with the words of a run that come and go.
-_WORDS_IN = "INSERT INTO run_word (rowid, words) VALUES (new.run_id, new.words);"
-_WORDS_OUT = (
-    "INSERT INTO run_word (run_word, rowid, words) VALUES ('delete', old.run_id, old.words);"
-)
 
 run_history = new_table(
     "run_history",
@@ -182,30 +177,15 @@ run_tag = new_table(
     Index(None, "project", "tag", "run_id"),
 )
 
-run_search = new_table(
-    "run_search",
-    # The words by which a search finds the run (domain/search_words.py). Each follows a space.
+run_word = new_table(
+    "run_word",
+    # The words by which a search finds the run (domain/search_words.py). The index finds the newest
+    # runs with a word, and the key the words of a run.
     owner_key("run_history.run_id"),
-    required("words", Text),
+    Column("word", String(WORD_MAX), primary_key=True),
+    Index(None, "word", "run_id"),
+    sqlite_with_rowid=False,  # a third less space
 )
-#: The full-text index of the words, which SQLAlchemy cannot declare. On SQLite the index is a table
-#: that triggers write.
-run_search.info["full_text"] = {
-    "mysql": ["CREATE FULLTEXT INDEX ft_run_search_words ON run_search (words)"],
-    "sqlite": [
-        "CREATE VIRTUAL TABLE IF NOT EXISTS run_word USING fts5(words, content='run_search', "
-        "content_rowid='run_id', detail=none, columnsize=0, tokenize=\"ascii tokenchars '_'\")",
-        *(
-            f"CREATE TRIGGER IF NOT EXISTS run_search_{event.lower()} AFTER {event} ON run_search "
-            f"BEGIN {body} END"
-            for event, body in (
-                ("INSERT", _WORDS_IN),
-                ("DELETE", _WORDS_OUT),
-                ("UPDATE", f"{_WORDS_OUT} {_WORDS_IN}"),
-            )
-        ),
-    ],
-}
 
 history_property = new_table(
     "history_property",

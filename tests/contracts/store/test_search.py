@@ -13,9 +13,8 @@ from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.search_words import document_words, search_words
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store.base import search as window
 from crawler_lifecycle.store.runs import search, search_documents
-from crawler_lifecycle.store.runs.tables import run_search
+from crawler_lifecycle.store.runs.tables import run_word
 from tests.contracts.store.harness import Harness
 
 #: The last ones are words that full-text indexes leave out by themselves, or that have a meaning
@@ -81,12 +80,13 @@ def found(harness: Harness, text: str, **wanted: Any) -> list[int]:
 def test_every_database_finds_what_a_reader_finds(
     harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Among the newest runs, by the index, and with other filters."""
-    for size, chunk in ((2_000, 1_000), (4, 3)):
-        monkeypatch.setattr(window, "WINDOW", size)
-        monkeypatch.setattr(search, "_CHUNK", chunk)
+    """By entries of a rare word, of all words with a beginning, and of the newest runs."""
+    for rare, merged in ((20_000, 20), (1, 20), (1, 1)):
+        monkeypatch.setattr(search, "_CHUNK", 3)
+        monkeypatch.setattr(search, "_RARE", rare)
+        monkeypatch.setattr(search, "_MERGED_MAX", merged)
         for text in QUERIES:
-            assert found(harness, text) == fitting(many, text), (size, text)
+            assert found(harness, text) == fitting(many, text), (rare, merged, text)
         failed = [row for row in many if row.status is RunStatus.FAILED]
         assert found(harness, "boom", status=["FAILED"]) == fitting(failed, "boom")
         assert found(harness, "boom") == [row.run_id for row in failed], "by the text of an error"
@@ -125,8 +125,8 @@ def test_words_of_deleted_data_are_gone(harness: Harness) -> None:
     assert [found(harness, text) for text in ("mysterious", "secret", "boom")] == [[], [], []]
     assert found(harness, "services") == [fence.run_id]
     with harness.store.database.reading() as conn:
-        [words] = conn.execute(select(run_search.c.words)).scalars()
-    assert words == f" zz{fence.run_id} zzservices zzfailed"
+        words = set(conn.execute(select(run_word.c.word)).scalars())
+    assert words == {str(fence.run_id), "services", "failed"}
 
 
 def test_runs_of_former_builds_are_filled_the_newest_first(
@@ -134,9 +134,9 @@ def test_runs_of_former_builds_are_filled_the_newest_first(
 ) -> None:
     monkeypatch.setattr(search_documents, "_FILL", 8)
     with harness.store.database.reading() as conn:
-        written = conn.execute(select(run_search).order_by(run_search.c.run_id)).all()
+        written = conn.execute(select(run_word).order_by(*run_word.c)).all()
     with harness.store.database.writing() as conn:
-        conn.execute(delete(run_search).where(run_search.c.run_id <= many[10].run_id))
+        conn.execute(delete(run_word).where(run_word.c.run_id <= many[10].run_id))
     above = many[9].run_id
     _, reach = harness.store.runs.search_runs("nobody")
     assert reach.note == (
@@ -148,10 +148,8 @@ def test_runs_of_former_builds_are_filled_the_newest_first(
     assert counts == [8, 8, 4]
     assert harness.store.runs.search_runs("nobody")[1].note is None
     with harness.store.database.reading() as conn:
-        again = conn.execute(select(run_search).order_by(run_search.c.run_id)).all()
-    assert [(run_id, set(words.split())) for run_id, words in again] == [
-        (run_id, set(words.split())) for run_id, words in written
-    ]
+        again = conn.execute(select(run_word).order_by(*run_word.c)).all()
+    assert again == written
 
 
 def test_a_search_says_what_it_left_out(
@@ -159,8 +157,7 @@ def test_a_search_says_what_it_left_out(
 ) -> None:
     _, reach = harness.store.runs.search_runs("?!")
     assert (reach.note or "").startswith("search: this text has no letter and no digit")
-    monkeypatch.setattr(window, "WINDOW", 4)
     monkeypatch.setattr(search, "_CHUNK", 3)
-    monkeypatch.setattr(search, "SEARCH_S", -1.0)
+    monkeypatch.setattr(search, "_READ_MAX", 3)
     _, reach = harness.store.runs.search_runs("s", status=["FAILED"])
     assert re.match(r"Only runs since \d+ were searched", reach.note or "")

@@ -1,8 +1,8 @@
-CREATE TABLE IF NOT EXISTS run_search (
+CREATE TABLE IF NOT EXISTS run_word (
 	run_id BIGINT NOT NULL,
-	words TEXT NOT NULL,
-	PRIMARY KEY (run_id),
+	word VARCHAR(60) NOT NULL,
+	PRIMARY KEY (run_id, word),
 	FOREIGN KEY(run_id) REFERENCES run_history (run_id)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE FULLTEXT INDEX ft_run_search_words ON run_search (words);
+CREATE INDEX ix_run_word_word_run_id ON run_word (word, run_id);
