@@ -48,7 +48,7 @@ VALUES = {
 _CHUNK = 500
 _READ_MAX = 10_000
 #: A word with fewer entries has few runs: one statement sorts all of them.
-_RARE = 5_000
+_RARE = 20_000
 #: The maximum number of words with the same beginning whose runs are merged.
 _MERGED_MAX = 20
 #: The maximum number of words of a search.
@@ -190,6 +190,8 @@ def _chunk(
 def _with_all(conn: Connection, ids: Sequence[int], words: Sequence[str]) -> Sequence[int]:
     """Return those of these ids whose runs have all words."""
     for word in words:
-        having = select(run_word.c.run_id).where(run_word.c.run_id.in_(ids), _begins(word))
+        # No range of words here: SQLite would read all entries of a frequent word.
+        begins = func.substr(run_word.c.word, 1, len(word)) == word
+        having = select(run_word.c.run_id).where(run_word.c.run_id.in_(ids), begins)
         ids = conn.execute(having.distinct()).scalars().all()
     return ids
