@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import BinaryExpression, ColumnElement, Connection, Select, and_, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.search_words import search_words
@@ -181,9 +181,13 @@ def _chunk(
     if not sources:
         queries = page_of(filters, times, _CHUNK)
         return base.ids_among(conn, run_history.c.run_id, queries, _CHUNK)
-    newest = select(entry.run_id).where(entry.run_id < filters.before_run_id)
-    newest = newest.order_by(entry.run_id.desc()).limit(_CHUNK)
-    queries = [newest.where(source) for source in sources]
+    queries = list[Select[Any]]()
+    for source in sources:
+        # With the plain number, SQLite would read all entries by the key to find a range of words.
+        ranged = not isinstance(source, BinaryExpression)
+        number = entry.run_id + 0 if ranged else entry.run_id
+        newest = select(entry.run_id).where(source, number < filters.before_run_id)
+        queries.append(newest.order_by(number.desc()).limit(_CHUNK))
     return base.ids_among(conn, entry.run_id, queries, _CHUNK)
 
 
