@@ -9,11 +9,11 @@ compares the newest runs, of which many fit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BinaryExpression, ColumnElement, Connection, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.search_words import search_words
@@ -94,7 +94,8 @@ def _with_words(
     conn: Connection, filters: RunFilters, search: str, limit: int
 ) -> tuple[list[int], base.Reach]:
     """Return the ids of the newest runs with all words of the text, at least ``limit`` of them."""
-    words = list(dict.fromkeys(search_words(search)))[:_WORDS_MAX]
+    given = list(dict.fromkeys(search_words(search)))
+    words = given[:_WORDS_MAX]
     reach = base.Reach(base.WINDOW, True, 0)
     if not words:
         reach.note = "search: this text has no letter and no digit, so no run fits; give a word."
@@ -118,33 +119,43 @@ def _with_words(
             "the other filters; give a longer word, or leave a filter out."
         )
     reach.fits = len(ids)
+    if len(given) > _WORDS_MAX:
+        reach.note = f"Only the first {_WORDS_MAX} words of the search were compared."
     first = first_filled(conn)
     if first is not None:
         reach.note = f"Runs below {first} cannot be found yet: their words are still being written."
     return ids, reach
 
 
-def _sources(
-    conn: Connection, filters: RunFilters, words: Sequence[str]
-) -> list[ColumnElement[bool]]:
-    """Return conditions for entries of ``run_word``: all runs that fit have one of these entries.
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Entries of ``run_word`` from which a search reads the numbers of runs."""
 
-    Returns no condition if the newest runs must be compared.
+    condition: ColumnElement[bool]
+    is_range: bool
+    """Whether the condition is a range of words, whose entries are not in the order of runs."""
+
+
+def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> list[_Source]:
+    """Return sources, at least one of which has each run that fits.
+
+    Returns no source if the newest runs must be compared.
     """
     entry = run_word.c
     of_crawler = search_words(filters.equal.get("crawler", ""))
-    conditions = [*map(_begins, words), *(entry.word == word for word in of_crawler)]
+    sources = [_Source(_begins(word), True) for word in words]
+    sources += [_Source(entry.word == word, False) for word in of_crawler]
     counts = [
-        base.counted(conn, [select(entry.run_id).where(condition).limit(_RARE)], _RARE)
-        for condition in conditions
+        base.counted(conn, [select(entry.run_id).where(one.condition).limit(_RARE)], _RARE)
+        for one in sources
     ]
     fewest = min(counts)
     if fewest < _RARE:
-        return [conditions[counts.index(fewest)]]
+        return [sources[counts.index(fewest)]]
     for word in sorted(words, key=len, reverse=True):
         begun = _begun_words(conn, word)
         if len(begun) <= _MERGED_MAX:
-            return [entry.word == one for one in begun]
+            return [_Source(entry.word == one, False) for one in begun]
     return []
 
 
@@ -174,7 +185,7 @@ def _chunk(
     conn: Connection,
     filters: RunFilters,
     times: Sequence[ColumnElement[bool]],
-    sources: Sequence[ColumnElement[bool]],
+    sources: Sequence[_Source],
 ) -> Sequence[int]:
     """Return the next ids of runs that may fit, in descending order."""
     entry = run_word.c
@@ -184,9 +195,8 @@ def _chunk(
     queries = list[Select[Any]]()
     for source in sources:
         # With the plain number, SQLite would read all entries by the key to find a range of words.
-        ranged = not isinstance(source, BinaryExpression)
-        number = entry.run_id + 0 if ranged else entry.run_id
-        newest = select(entry.run_id).where(source, number < filters.before_run_id)
+        number = entry.run_id + 0 if source.is_range else entry.run_id
+        newest = select(entry.run_id).where(source.condition, number < filters.before_run_id)
         queries.append(newest.order_by(number.desc()).limit(_CHUNK))
     return base.ids_among(conn, entry.run_id, queries, _CHUNK)
 
