@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
@@ -15,12 +15,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.activities.run_files import FileList, RunFiles
-from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.errors import LifecycleError, RunDeleted
 from crawler_lifecycle.domain.last_words import is_loud
 from crawler_lifecycle.domain.log_search import LINE_MAX, FoundLine
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, LogChoice, NameChoice
-from crawler_lifecycle.gateway.runs.commands import undeleted
+from crawler_lifecycle.gateway.runs.commands import check_kept, undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, logged_task, missing
@@ -41,7 +41,7 @@ from crawler_lifecycle.gateway.ui.runs.columns import FILES
 from crawler_lifecycle.gateway.ui.runs.head import RunHead
 from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
-from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.problems import Problem, of_error
 
 #: The maximum number of lines of a log in the first response of the page.
 LINES = 500
@@ -105,12 +105,15 @@ def add_log(app: FastAPI, reader: LogReader, head: RunHead) -> None:
         the reason why the log is not here.
         """
         choice = query_of(request, LogChoice)
-        row = await run_in_threadpool(undeleted, reader.runs, run_id)
-        task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
+        row, values = await head.read(run_id)
+        try:
+            check_kept(row)
+            task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
+        except (Problem, RunDeleted) as error:
+            return empty_tab(request, "Log", error, values)
         # The stream of the page moves the status only: the lines come from the stream of the log.
         alone = ALONE in request.scope
         shown = ShownLog() if alone else await shown_log(reader, task, choice)
-        _, values = await head.read(run_id)
         asked = choice.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return answer(
             request,
@@ -163,6 +166,17 @@ def _lines(piece: FoundLine) -> list[ShownLine]:
     return found
 
 
+def empty_tab(
+    request: Request, tab: str, error: Problem | RunDeleted, values: Mapping[str, Any]
+) -> Response:
+    """Return a tab without data, with the reason. Raises the error if the address names a file or
+    a task, or if only another service has failed.
+    """
+    if request.query_params or of_error(error).status not in (404, 410):
+        raise error
+    return answer(request, "empty_tab.html", tab=tab, reason=str(error), **values)
+
+
 #: The maximum size in bytes of a text that the page shows.
 TEXT_MAX = 256 * 1024
 #: The maximum size in bytes of a picture that the page shows.
@@ -194,14 +208,17 @@ def add_files(app: FastAPI, files: RunFiles, head: RunHead, runs: RunReader) -> 
             with reading(run_id):
                 return files.list(row)
 
-        here = await threads.run(request, listed)
         filters = filters_of(request, HeldFilters)
+        _, values = await head.read(run_id)
+        try:
+            here = await threads.run(request, listed)
+        except (Problem, RunDeleted) as error:
+            return empty_tab(request, "Files", error, values)
         rows = [
             {"run_id": run_id, "name": f.name, "bytes": f.bytes, "items": is_items(f.name)}
             for f in here.files
         ]
         chooser = replace(FILES_OF, path=f"/runs/{run_id}/files")
-        _, values = await head.read(run_id)
         find = held(chooser, rows)
         return list_page(
             request, chooser, filters, find, template="files.html", listed=here, **values
@@ -250,11 +267,14 @@ def add_items(app: FastAPI, items: RunItems, head: RunHead) -> None:
         run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request
     ) -> Response:
         """Show items as a table, in which the fields that most items have are the first columns."""
-        table = await items.tables.run(request, items.table, run_id, choice, ROWS)
-        stats = (
-            await items.tables.run(request, items.stats, run_id, choice) if choice.stats else None
-        )
         _, values = await head.read(run_id)
+        stats = None
+        try:
+            table = await items.tables.run(request, items.table, run_id, choice, ROWS)
+            if choice.stats:
+                stats = await items.tables.run(request, items.stats, run_id, choice)
+        except (Problem, RunDeleted) as error:
+            return empty_tab(request, "Items", error, values)
         asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
         return answer(
             request,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.corrections import SOURCES
 from crawler_lifecycle.domain.due_ids import schedule_of
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.polling_schedule import POLLING_MINUTES
 from crawler_lifecycle.gateway.api.paging import Choice, Id, Paging, TaskFilters, cut
@@ -100,10 +102,12 @@ def add_run(
         run: RunDetail = values["run"]
         earlier = Earlier.read(store.runs, row)
         shown = figures(run, earlier, clock())
-        memory = [task.peak_memory or 0 for task in store.tasks.list_tasks(run.run_id, limit=20)]
-        if any(memory):
-            limit = (run.request.get("resources") or {}).get("memory")
-            shown.append(Figure("memory", size(max(memory)), limit))
+        with suppress(RowUnreadable):  # the tab of tasks names the unreadable row
+            tasks = store.tasks.list_tasks(run.run_id, limit=20)
+            memory = max((task.peak_memory or 0 for task in tasks), default=0)
+            if memory:
+                limit = (run.request.get("resources") or {}).get("memory")
+                shown.append(Figure("memory", size(memory), limit))
         other = None if compare is None else found(store.runs, compare)
         other_run = other and head.views.of(other, clock())
         events = store.events.newest_events(run.run_id, EVENTS)

@@ -59,12 +59,15 @@ class ErrorLines:
         if key not in self._kept:
             while len(self._kept) >= KEPT_MAX:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = asyncio.create_task(shown_log(self._reader, task, _CHOICE))
+            reading = asyncio.create_task(shown_log(self._reader, task, _CHOICE))
+            reading.add_done_callback(lambda read: self._drop_failed(key, read))
+            self._kept[key] = reading
         reading = self._kept[key]
         await asyncio.wait([reading], timeout=WAIT_S)
-        if not reading.done():
-            return None
-        log = reading.result()
-        if log.away:
-            del self._kept[key]  # it may be readable later
-        return log
+        return reading.result() if reading.done() else None
+
+    def _drop_failed(self, key: int, reading: asyncio.Task[ShownLog]) -> None:
+        """Forget a log that could not be read, because it may be readable later."""
+        failed = reading.cancelled() or reading.exception() is not None or reading.result().away
+        if failed and self._kept.get(key) is reading:
+            del self._kept[key]
