@@ -936,10 +936,10 @@ DELIVERIES = (
     Column("Type", of("type")),
     Column("About", of("subject")),
     Column("Status", lambda row: Word(row.get("status"), bad=row.get("status") == "failed")),
-    Column("Tries", of("tries"), right=True),
-    Column("Happened", at("created_at")),
-    Column("Delivered", at("delivered_at")),
-    Column("Why", of("error")),
+    Column("Tries", of("tries"), right=True, leaves=2),
+    Column("Happened", at("created_at"), leaves=3),
+    Column("Delivered", at("delivered_at"), leaves=1),
+    Column("Why", of("error"), fills=True),
 )
 
 # --- pools ----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
         "/runs/new"
     )
     page.get_by_label("Crawler").fill("plain")
-    page.get_by_role("button", name="Show the arguments").click()
+    page.get_by_role("button", name="Show arguments").click()
     page.get_by_label("max_pages").fill("100000")
     page.get_by_label("delay").fill("5")
     page.get_by_role("button", name="Start", exact=True).click()

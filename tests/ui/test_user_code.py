@@ -116,7 +116,7 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
     page = visitor.open("/managers")
     page.get_by_role("link", name="Start a manager").click()
     page.get_by_label("Class of the manager").select_option("examples.managers:Walks")
-    page.get_by_role("button", name="Show its form").click()
+    page.get_by_role("button", name="Show arguments").click()
     page.get_by_label("Flow id").fill(uuid.uuid4().hex)
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page).to_have_url(re.compile(r"/managers/\d+$"))
@@ -146,7 +146,7 @@ def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(
     page = visitor.open("/graphs")
     page.get_by_role("link", name="Start a graph").click()
     page.get_by_label("Function that builds the graph").select_option("examples.graphs:nightly")
-    page.get_by_role("button", name="Show its form").click()
+    page.get_by_role("button", name="Show arguments").click()
     page.get_by_label("mood").fill("shaky")
     page.get_by_label("Most steps at once").fill("many")
     with visitor.expecting("422"):

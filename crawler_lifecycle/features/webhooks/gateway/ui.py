@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
@@ -30,7 +31,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     list_page,
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
-from crawler_lifecycle.subjects import WEBHOOK, Subject
+from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Subject
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
 from ..domain.definition import FILTERS, KINDS
@@ -196,7 +197,8 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
             "webhook.html",
             more=next_page(filters, page.next_page_token),
             webhook=views.of(row),
-            deliveries=page.deliveries,
+            deliveries=list(map(asdict, page.deliveries)),
+            shown=DELIVERIES,
             now=clock(),
             seen=await run_in_threadpool(gateway.store.events.last_event_seq),
         )

@@ -11,7 +11,10 @@ document.documentElement.classList.add("scripted");
     const worker = new SharedWorker(name);
     worker.addEventListener("error", () => { broken = true; for (const hear of [...streams.values()]) hear({away: true}); });
     port = worker.port;
-    port.onmessage = ({data}) => streams.get(data.n)?.(data);
+    port.onmessage = ({data}) => {
+      if (data.ping) port.postMessage({});
+      else streams.get(data.n)?.(data);
+    };
   };
   addEventListener("pagehide", () => { port?.postMessage({bye: true}); });
   const shared = (url, init) => new Promise((answer, fail) => {

@@ -1,7 +1,9 @@
 "use strict";
 // A worker that all windows of a browser share. It reads their streams through one connection, because with HTTP/1.1 a browser has
 // only six connections to a host.
-const START_MS = 5000;
+const START_MS = 5000, PING_MS = 30000, PINGS_MAX = 3;
+// The number of pings that each window has not answered. A window that crashed sends no message about its end.
+const pings = new Map();
 let channel = null, last = 0;
 
 const close = (made, error) => {
@@ -81,11 +83,33 @@ const join = async (port, {n, url, seen}) => {
   } catch { close(made, "The gateway does not answer."); }
 };
 
+// Ends the stream n of a window, or all of them.
+const stop = (port, n, error) => {
+  for (const [number, one] of channel?.streams ?? []) {
+    if (one.port !== port || (n && one.n !== n)) continue;
+    leave(channel, number);
+    if (error) port.postMessage({n: one.n, error});
+  }
+};
+
 onconnect = ({ports: [port]}) => {
   port.onmessage = ({data}) => {
-    if (data.url) { join(port, data); return; }
-    for (const [number, one] of channel?.streams ?? []) {
-      if (one.port === port && (data.bye || one.n === data.stop)) leave(channel, number);
-    }
+    pings.set(port, 0);
+    if (data.url) join(port, data);
+    else if (data.stop) stop(port, data.stop);
+    else if (data.bye) { pings.delete(port); stop(port); }
   };
 };
+
+setInterval(() => {
+  for (const [port, missed] of pings) {
+    if (missed < PINGS_MAX) {
+      pings.set(port, missed + 1);
+      port.postMessage({ping: true});
+    } else {
+      pings.delete(port);
+      // If the window was only frozen, it opens its streams again.
+      stop(port, 0, "The window did not answer.");
+    }
+  }
+}, PING_MS);

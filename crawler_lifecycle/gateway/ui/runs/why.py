@@ -41,7 +41,9 @@ class ErrorLines:
         self._kept: dict[int, asyncio.Task[ShownLog]] = {}
 
     async def of(self, row: RunRow) -> FailedTask | None:
-        """Return the first failed task of an ended run, with the lines around its last error."""
+        """Return the first failed task of an ended run, with the lines around its last error or, if
+        there is none, the end of its log.
+        """
         if not row.status.terminal or row.deleted_at is not None:
             return None
         failed = await run_in_threadpool(
@@ -54,20 +56,20 @@ class ErrorLines:
         log = await self._lines(LoggedTask(row.ref, ref, task.status))
         return FailedTask(task.task_id, task.index, log)
 
+    async def _read(self, task: LoggedTask) -> ShownLog:
+        log = await shown_log(self._reader, task, _CHOICE)
+        return await shown_log(self._reader, task, LogChoice()) if log.away else log
+
     async def _lines(self, task: LoggedTask) -> ShownLog | None:
         key = task.ref.task_id
         if key not in self._kept:
             while len(self._kept) >= KEPT_MAX:
                 del self._kept[next(iter(self._kept))]
-            reading = asyncio.create_task(shown_log(self._reader, task, _CHOICE))
-            reading.add_done_callback(lambda read: self._drop_failed(key, read))
-            self._kept[key] = reading
+            self._kept[key] = asyncio.create_task(self._read(task))
         reading = self._kept[key]
         await asyncio.wait([reading], timeout=WAIT_S)
-        return reading.result() if reading.done() else None
-
-    def _drop_failed(self, key: int, reading: asyncio.Task[ShownLog]) -> None:
-        """Forget a log that could not be read, because it may be readable later."""
-        failed = reading.cancelled() or reading.exception() is not None or reading.result().away
-        if failed and self._kept.get(key) is reading:
-            del self._kept[key]
+        if not reading.done():
+            return None
+        if reading.exception() or reading.result().away:
+            self._kept.pop(key, None)  # it may be readable later
+        return reading.result()
