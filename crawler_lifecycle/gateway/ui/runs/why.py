@@ -57,8 +57,11 @@ class ErrorLines:
         return FailedTask(task.task_id, task.index, log)
 
     async def _read(self, task: LoggedTask) -> ShownLog:
+        """Return the lines around the last error, or the end of a log without an error."""
         log = await shown_log(self._reader, task, _CHOICE)
-        return await shown_log(self._reader, task, LogChoice()) if log.away else log
+        if log.away:
+            log = await shown_log(self._reader, task, LogChoice())
+        return log
 
     async def _lines(self, task: LoggedTask) -> ShownLog | None:
         key = task.ref.task_id
