@@ -7,7 +7,9 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.store.runs.tables import run_history, task_history
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.conftest import as_browser
 from tests.gateway.ui.test_things import words
@@ -36,8 +38,9 @@ def test_each_tab_has_an_address_and_the_same_head(harness: Harness) -> None:
         assert len(heads) == 1
 
 
+@pytest.mark.parametrize("error", [True, False])
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool) -> None:
+def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool, error: bool) -> None:
     logs = FakeLogs()
     with harness.client(harness.new_app(logs=logs)) as client:
         browser = as_browser(client)
@@ -46,7 +49,8 @@ def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool) -> 
         harness.deploy(1)
         if kept:
             lines = [f"page {n}" for n in range(30)]
-            lines[20] = "ERROR: <b>no price</b>"
+            if error:
+                lines[20] = "ERROR: <b>no price</b>"
             logs.write("\n".join(lines).encode() + b"\n", 1)
         failed = {"status": "FAILED", "ended_at": harness.clock()}
         with harness.store.database.writer.begin() as conn:
@@ -58,10 +62,33 @@ def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool) -> 
         assert excerpt == ""
         assert "has no log here" in page
         return
+    if not error:
+        assert excerpt.endswith("page 28\npage 29")
+        assert "no line of it looks like an error" in page
+        return
     assert "/log?task=1&amp;around=error#found" in page
     assert '<span class="found">ERROR: &lt;b&gt;no price&lt;/b&gt;' in excerpt
     assert len(re.findall("<span", excerpt)) == 15
     assert 'href="/runs/1/tasks?failed=true"' not in page
+
+
+def test_an_unreadable_task_does_not_take_the_overview_away(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object, **__: object) -> None:
+        raise RowUnreadable("task_history task_id 1: status is 'ODD'")
+
+    with harness.client(harness.new_app(logs=FakeLogs())) as client:
+        browser = as_browser(client)
+        browser.post("/v1/runs", json={"crawler": "plain"})
+        harness.claim(1)
+        harness.deploy(1)
+        with harness.store.database.writer.begin() as conn:
+            conn.execute(run_history.update().values(status="FAILED", ended_at=harness.clock()))
+        monkeypatch.setattr(TaskReader, "list_tasks", unreadable)
+        monkeypatch.setattr(TaskReader, "task_page", unreadable)
+        assert "row_unreadable" in browser.get("/runs/1/tasks").text
+        assert browser.get("/runs/1").status_code == 200
 
 
 def test_two_runs_show_what_differs(harness: Harness, browser: TestClient) -> None:

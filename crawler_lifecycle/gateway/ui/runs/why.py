@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.api.paging import LogChoice
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader
@@ -46,9 +47,12 @@ class ErrorLines:
         """
         if not row.status.terminal or row.deleted_at is not None:
             return None
-        failed = await run_in_threadpool(
-            self._reader.tasks.task_page, row.run_id, list(FAILED), limit=1
-        )
+        try:
+            failed = await run_in_threadpool(
+                self._reader.tasks.task_page, row.run_id, list(FAILED), limit=1
+            )
+        except RowUnreadable:  # the tab of tasks names the unreadable row
+            return None
         if not failed:
             return None
         task = failed[0]
