@@ -131,12 +131,22 @@ def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
 
 def run(number: int, items: int, price: float | None = None) -> BriefRun:
     now = Clock().now
-    ended = now + timedelta(seconds=items)
     shares = None if price is None else Coverage(items, {"price": price, "title": 1.0})
     return BriefRun(
-        number, "plain", "COMPLETED", "finished", items, None, None, now, now, ended, 3 * items, 0,
+        run_id=number,
+        crawler="x",
+        status="COMPLETED",
+        outcome="finished",
+        items=items,
+        ended_by=None,
+        lacks=None,
+        created_at=now,
+        started_at=now,
+        ended_at=now + timedelta(seconds=items),
+        pages=3 * items,
+        errors=0,
         fields=shares,
-    )  # fmt: skip
+    )
 
 
 def test_what_is_usual_is_told_with_its_change() -> None:
