@@ -27,7 +27,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
     page = visits(str(harness.stack.addresses["gateway"]), java_script_enabled=False).open(
         "/runs/new"
     )
-    page.get_by_label("Crawler").fill("plain")
+    page.get_by_label("Crawler", exact=True).fill("plain")
     page.get_by_role("button", name="Show arguments").click()
     page.get_by_label("max_pages").fill("100000")
     page.get_by_label("delay").fill("5")
@@ -215,7 +215,7 @@ def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(
     page = visitor.open("/login?next=/schedules/new")
     log_in(page, gate.tokens["admin"])
     page.get_by_label("Name", exact=True).fill("typed")
-    page.get_by_label("Crawler").fill("plain")
+    page.get_by_label("Crawler", exact=True).fill("plain")
     page.get_by_label("Or seconds between two due times").fill("3600")
     expect(page.locator("#next")).to_contain_text("Next times in UTC")
     page.get_by_label("Paused").check()

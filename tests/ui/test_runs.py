@@ -17,11 +17,11 @@ def test_a_run_is_started_from_its_form_and_watched_to_its_end(
 ) -> None:
     page = visitor.open("/runs")
     page.get_by_role("link", name="Start a run").click()
-    page.get_by_label("Crawler").fill("plian")
+    page.get_by_label("Crawler", exact=True).fill("plian")
     page.get_by_label("Tags").fill("kept")
     expect(page.get_by_text("did you mean plain?").first).to_be_visible()
-    page.get_by_label("Crawler").fill("plain")
-    page.get_by_label("Crawler").press("Tab")
+    page.get_by_label("Crawler", exact=True).fill("plain")
+    page.get_by_label("Crawler", exact=True).press("Tab")
     page.get_by_label("max_pages").fill("5")
     page.get_by_text("Limits, settings and more").click()
     page.get_by_label("Memory").fill("much")
@@ -49,7 +49,7 @@ def test_the_next_times_follow_the_expression_while_one_types(
 ) -> None:
     page = visitor.open("/schedules/new")
     following = page.locator("#next")
-    page.get_by_label("Crawler").fill("plain")
+    page.get_by_label("Crawler", exact=True).fill("plain")
     page.get_by_label("Cron expression").press_sequentially("30 2 29 2 *")
     expect(following).to_contain_text("02-29 02:30:00 +0000")
     page.get_by_label("Time zone").fill("Europe/Berlin")
