@@ -38,6 +38,7 @@ from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
+from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
@@ -832,9 +833,16 @@ def webhooks(harness: Harness) -> None:
 def incidents(harness: Harness) -> None:
     """Incidents of 300 crawlers that fail again and again, most of them closed."""
     store, clock = harness.store.incidents, harness.clock
+    kinds = [kind for kind in INCIDENT_KINDS if kind.startswith("crawler_")]
     needs = [
         IncidentCondition(
-            f"crawler_{n % 7}", f"crawlers/c{n}", f"p{n % 40}", "boom", clock.now, clock.now, f"{n}"
+            kinds[n % len(kinds)],
+            f"crawlers/c{n}",
+            f"p{n % 40}",
+            "boom",
+            clock.now,
+            clock.now,
+            f"{n}",
         )
         for n in range(300)
     ]
@@ -854,8 +862,9 @@ def incidents(harness: Harness) -> None:
             store.list_incidents(first.incident_id + 1, muted=False)
             store.list_incidents(state="closed", muted=True)
             store.list_incidents(state="all")
-            store.list_incidents(kind="crawler_3", assignee="ann")
+            store.list_incidents(kind=kinds[0], assignee="ann")
             store.list_incidents(subject=first.subject)
+            store.incident_events(first, 50)
     store.closed_last({first.subject})
     store.change_incident(first.incident_id, comment="later")
     store.close_incident(first.incident_id, "ann")

@@ -109,9 +109,9 @@ def _with_words(
         reach.whole = not chunk
         if reach.whole or len(ids) >= limit:
             break
-        fitting = [*times, run_history.c.run_id.in_(_with_all(conn, chunk, words))]
-        queries = page_of(filters, fitting, _CHUNK)
-        ids += base.ids_among(conn, run_history.c.run_id, queries, _CHUNK)
+        if fitting := _with_all(conn, chunk, words):
+            queries = page_of(filters, [*times, run_history.c.run_id.in_(fitting)], _CHUNK)
+            ids += base.ids_among(conn, run_history.c.run_id, queries, _CHUNK)
         before = chunk[-1]
     else:
         reach.note = (
@@ -143,11 +143,13 @@ def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> lis
     """
     entry = run_word.c
     of_crawler = search_words(filters.equal.get("crawler", ""))
-    sources = [_Source(_begins(word), True) for word in words]
+    # "{" follows all characters of words.
+    begins = [and_(entry.word >= word, entry.word < f"{word}{{") for word in words]
+    sources = [_Source(condition, True) for condition in begins]
     sources += [_Source(entry.word == word, False) for word in of_crawler]
     counts = [
-        base.counted(conn, [select(entry.run_id).where(one.condition).limit(_RARE)], _RARE)
-        for one in sources
+        base.counted(conn, [select(entry.run_id).where(source.condition).limit(_RARE)], _RARE)
+        for source in sources
     ]
     fewest = min(counts)
     if fewest < _RARE:
@@ -155,14 +157,8 @@ def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> lis
     for word in sorted(words, key=len, reverse=True):
         begun = _begun_words(conn, word)
         if len(begun) <= _MERGED_MAX:
-            return [_Source(entry.word == one, False) for one in begun]
+            return [_Source(entry.word == whole, False) for whole in begun]
     return []
-
-
-def _begins(word: str) -> ColumnElement[bool]:
-    """Return the condition for entries whose word begins so."""
-    # "{" follows all characters of words.
-    return and_(run_word.c.word >= word, run_word.c.word < f"{word}{{")
 
 
 def _begun_words(conn: Connection, beginning: str) -> list[str]:
@@ -204,6 +200,8 @@ def _chunk(
 def _with_all(conn: Connection, ids: Sequence[int], words: Sequence[str]) -> Sequence[int]:
     """Return those of these ids whose runs have all words."""
     for word in words:
+        if not ids:
+            break
         # No range of words here: SQLite would read all entries of a frequent word.
         begins = func.substr(run_word.c.word, 1, len(word)) == word
         having = select(run_word.c.run_id).where(run_word.c.run_id.in_(ids), begins)

@@ -214,7 +214,7 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["stop"],
         "then forced",
     ),
-    "it goes on after the stop": ({"stopped": None}, ["stop"], "still executes"),
+    "it goes on after the stop": ({"stopped": None}, ["stop"], "still executing"),
     "it prints garbage": (
         {"log": '\x1b[2J{"crawl_progress": {"finish_reason": 7\n'},
         ["last words"],

@@ -111,9 +111,9 @@ def test_tasks_from_standard_input(
         (None, [], "give either -a or --file"),
         ("{}", ["-a", "a=1"], "give either -a or --file"),
         ("", [], "has no tasks"),
-        ('{"a": "1"}\n{"a": [1]}', [], ":2 is not an object of texts"),
+        ('{"a": "1"}\n{"a": [1]}', [], ":2 is not an object of strings"),
         ("{}\n\n{", [], ":3 is not valid JSON"),
-        ("[]", [], ":1 is not an object of texts"),
+        ("[]", [], ":1 is not an object of strings"),
     ],
 )
 def test_what_is_wrong_is_named(

@@ -136,7 +136,7 @@ VARY = {"x-request-id", "content-length", "set-cookie"}
 #: Keys of forms; and the number of the newest event, which is of the installation
 #: (docs/security.md).
 VARIES = re.compile(
-    r"\b[0-9a-f]{32}\b|(?<=name=.seen. value=.)\d+|(?<=seen=)[0-9a-f]{8}|(?<=_behind_events{project=.b.} )[\d.]+"
+    r"\b[0-9a-f]{32}\b|(?<=name=.seen. value=.)\d+|(?<=seen=)[0-9a-f]+|(?<=_behind_events{project=.b.} )[\d.]+"
 )
 #: Answers of project a itself: there is nothing to read, though the thing is there.
 EMPTY = {
