@@ -152,6 +152,14 @@ MAY = {
         "temporary",
         "run_history",
     ): "the failed runs of a crawler are counted by outcome, for people",
+    **{
+        (
+            "good_shares",
+            what,
+            "page",
+        ): "the newest hundred runs of each crawler of a page are counted, for people"
+        for what in ("scan", "temporary")
+    },
     ("live_runs", "scan", "each"): "a bounded number of live runs is counted, for all who poll",
     (
         "live_runs",
