@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import whole
+from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.api.paging import Choice, RunFilters
 from crawler_lifecycle.gateway.runs.fleet import Fleet
@@ -76,13 +76,14 @@ def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock:
         if start and start[1] in startable:
             return RedirectResponse(FORM + quote(start[1], safe=""), 303)
         wanted = start[1] if start else text
-        near = get_close_matches(wanted, startable if start else crawlers, 3)
+        near = similar(wanted, startable if start else crawlers) if wanted else None
         found = list(_named(store, wanted, crawlers)) if text else []
         runs, _ = views.listed(RunFilters.model_validate({"search": wanted, "page_size": SHOWN}))
         values: dict[str, Any] = {
             "now": clock(),
             "text": text,
-            "near": [(name, (FORM if start else PAGE) + quote(name, safe="")) for name in near],
+            "near": near,
+            "near_page": near and (FORM if start else PAGE) + quote(near, safe=""),
             "start": [name for name in startable if _has(name, wanted)][:SHOWN] if start else [],
             "starts": start is not None,
             "found": [kind for kind in found if kind.results],
