@@ -135,8 +135,9 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
     visitor.poll(page)
     page.get_by_label("Reason").fill("enough")
     page.get_by_role("button", name="Stop", exact=True).click()
-    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out, 0 not")
-    page.get_by_role("link", name=f"Go to manager {manager}").click()
+    result = page.get_by_role("status", name="Result")
+    expect(result).to_contain_text("1 of 1 carried out")
+    result.get_by_role("listitem").get_by_role("link").click()
     expect(page.get_by_role("main")).to_contain_text("enough")
 
 

@@ -23,7 +23,7 @@ def test_eight_windows_follow_a_log_and_a_run(harness: Harness, visitor: Visitor
         "performance.getEntriesByType('resource').every((one) => !/events|follow/.test(one.name))"
     )
     harness.gateway.stop(run_id, reason="for all to see")
-    expect(now(run)).to_contain_text("FAILED")
+    expect(now(run)).to_contain_text("stopped")
     for window in windows:
         expect(window.locator("#log-now")).to_contain_text("CANCELLED")
         expect(window.get_by_text("This is the end of the log.")).to_be_visible()
