@@ -80,7 +80,7 @@ def failed_since_good(
 
 def normalised(line: str) -> str:
     """Return the line, omitting the parts that differ between two occurrences of one cause:
-    numbers, ids, addresses, hosts and quoted texts.
+    numbers, ids, addresses, hosts and quoted strings.
     """
     before = ""
     line = line[:LINE_MAX]
@@ -96,5 +96,5 @@ def normalised(line: str) -> str:
 
 
 def fingerprint(*causes: str | None) -> str:
-    """Return a hash of these texts that ignores their numbers, ids, hosts and quoted parts."""
+    """Return a hash of these strings that ignores their numbers, ids, hosts and quoted parts."""
     return request_fingerprint("\n".join(normalised(cause or "") for cause in causes))

@@ -9,7 +9,7 @@ class EndedBy(StrEnum):
     """The party that ended a task or a run (see the table in docs/lifecycle.md, "Who ended it").
 
     Colours, exit codes, lists, retries and alerts depend on this value and never on an outcome,
-    because a crawler can report any text as its outcome, even an outcome that only we should set.
+    because a crawler can report any string as its outcome, even an outcome that only we should set.
     """
 
     CRAWLER = "crawler"

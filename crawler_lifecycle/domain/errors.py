@@ -1,6 +1,6 @@
 """Errors of the domain, each with a stable type string. Temporal, problem documents and logs use
-the type strings, which must not change; the texts may change. After a retryable error, a later try
-may succeed. After an error that is not retryable, every try fails in the same way.
+the type strings, which must not change; the messages may change. After a retryable error, a later
+try may succeed. After an error that is not retryable, every try fails in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class LifecycleError(Exception):
 
 
 class InvalidRequest(LifecycleError, ValueError):
-    """A request that can never be carried out. Each text names the field, the value and the fix."""
+    """A request that can never be carried out. Each message names the field, the value and the
+    fix."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__("; ".join(texts))
@@ -85,13 +86,13 @@ class RunDeleted(NotInThisState):
 
 
 class TooManyOpen(NotInThisState):
-    """The installation's limit of open managers, graphs, schedules or webhooks is reached. The text
-    names the limit.
+    """The installation's limit of open managers, graphs, schedules or webhooks is reached. The
+    message names the limit.
     """
 
 
 class QuotaReached(LifecycleError):
-    """A quota is used up. The text names the quota, its use, and the time when the next start is
+    """A quota is used up. The message names the quota, its use, and the time when the next start is
     free.
 
     ``retry_after_s`` is ``None`` if waiting never frees the quota. Managers, graphs and schedules
@@ -152,7 +153,7 @@ class OtherPlace(ClusterUnavailable):
 
 
 class NotStarted(LifecycleError):
-    """The main task waits on the cluster. The text explains why."""
+    """The main task waits on the cluster. The message explains why."""
 
     retryable = True
 
@@ -182,8 +183,8 @@ class StoreUnavailable(LifecycleError):
 
 
 class StoreRefused(StoreUnavailable):
-    """The database works but refused one of our statements. The text names the statement but never
-    a value in it.
+    """The database works but refused one of our statements. The message names the statement but
+    never a value in it.
 
     The error is retried, because it is a bug of ours that a new build may fix, and no run may fail
     because of our bug.
@@ -191,8 +192,8 @@ class StoreRefused(StoreUnavailable):
 
 
 class RowUnreadable(LifecycleError):
-    """A row contains an impossible value because of a manual edit. The text names the table, key,
-    column, value and fix. The row is not overwritten. Work that waits for the row continues
+    """A row contains an impossible value because of a manual edit. The message names the table,
+    key, column, value and fix. The row is not overwritten. Work that waits for the row continues
     automatically after a person has repaired the row.
     """
 
@@ -225,7 +226,8 @@ class NotYetDelivered(NotDelivered):
 
 
 class CatalogueError(LifecycleError, ValueError):
-    """``crawlers.yaml`` cannot be used. The text names the file, the line, the key and the fix."""
+    """``crawlers.yaml`` cannot be used. The message names the file, the line, the key and the
+    fix."""
 
 
 def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:

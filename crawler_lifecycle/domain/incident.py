@@ -14,16 +14,16 @@ Level = Literal["bad", "warn"]
 
 @dataclass(frozen=True, slots=True)
 class IncidentKind:
-    """A kind of incidents. The registration of the feature that finds them contains it."""
+    """A kind of incident. It is in the registration of the feature that finds these incidents."""
 
     name: str
     """The noun for the subject, and its problem, such as ``crawler_failing``."""
     sentence: str
     """What is wrong, with ``{}`` for the name of the subject."""
     level: Level = "bad"
-    """``bad``: something does not work. ``warn``: it works, and worse than usual."""
+    """``bad``: something does not work. ``warn``: it works, but worse than usual."""
     act: str = ""
-    """The action of the subject that fixes it, such as ``resume``; empty: there is none."""
+    """The action of the subject that fixes it, such as ``resume``; empty if there is none."""
     state: CrawlerState | None = None
     """The state of a crawler that has such an incident."""
     page: str = ""
@@ -48,14 +48,14 @@ class IncidentRow:
     kind: str
     """What is wrong, such as ``crawler_failing`` (docs/incidents.md lists all)."""
     subject: str
-    """What it is about, as the path of its page: ``crawlers/shop-437``, ``schedules/nightly``."""
+    """The subject, as the path of its page: ``crawlers/shop-437``, ``schedules/nightly``."""
     project: str
-    """``*``: it is about the installation, and only callers of all projects see it."""
+    """``*`` means that it is about the installation, and only callers with all projects see it."""
     level: Level
-    """``bad``: something does not work. ``warn``: it works, and worse than usual."""
+    """``bad``: something does not work. ``warn``: it works, but worse than usual."""
     state: Literal["open", "closed"]
     fingerprint: str
-    """The hash of its cause: the same cause has the same one, whatever its numbers and hosts."""
+    """The hash of its cause. Causes that differ only in numbers or hosts have the same hash."""
     cause: str
     """A sentence about the newest occurrence."""
     fix: str | None
@@ -65,20 +65,20 @@ class IncidentRow:
     first_run_id: int | None
     last_run_id: int | None
     opened_at: datetime
-    """The time since which it needs attention."""
+    """The time since when it has needed attention."""
     last_at: datetime
     """The time of its newest occurrence."""
     closed_at: datetime | None = None
     closed_by: str | None = None
-    """``recovered``, or the name of who closed it."""
+    """``recovered``, or the name of the person who closed it."""
     reopened: int = 0
-    """How often it came back within an hour after its end."""
+    """How often it came back within an hour of its end."""
     notified_count: int = 0
-    """The count in the last event about it; 0: no event reported it."""
+    """The count in the last event about it; 0 if no event has reported it."""
     notices: int = 0
-    """How many events reported it since its last end: its opening, and that it grew."""
+    """The number of events that have reported its opening or its growth since its last end."""
     muted_until: datetime | None = None
-    """Until this time no event reports it."""
+    """No event reports it until this time."""
     assignee: str | None = None
     """Who takes care of it."""
     comment: str | None = None
@@ -89,5 +89,5 @@ class IncidentRow:
         return self.subject.partition("/")[2]
 
     def is_muted(self, now: datetime) -> bool:
-        """Return whether no event reports the incident at this time."""
+        """Return whether the incident is muted at this time."""
         return self.muted_until is not None and self.muted_until > now

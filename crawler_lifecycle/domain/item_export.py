@@ -28,8 +28,8 @@ PIECE = 64 * 1024
 PAUSE_ITEMS = 500
 PAUSE: Final = object()
 """A mark that stands for skipped items in a stream of items."""
-#: Texts that a spreadsheet would execute as a formula, even after a byte order mark, which readers
-#: remove from the first cell. Numbers with a sign are harmless.
+#: Strings that a spreadsheet would execute as a formula, even after a byte order mark, which
+#: readers remove from the first cell. Numbers with a sign are harmless.
 _FORMULA = re.compile(
     r"\ufeff*(?:[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$))"
 )

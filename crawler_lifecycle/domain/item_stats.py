@@ -32,7 +32,7 @@ _EMPTY = {None, ""}
 
 @dataclass(frozen=True, slots=True)
 class FieldStats:
-    """A field: the number of items that have a value in the field, and these values as texts."""
+    """A field: the number of items that have a value in the field, and these values as strings."""
 
     name: str
     filled: int
@@ -152,5 +152,5 @@ class _Field:
 
 
 def _text(value: Any) -> str | None:
-    """Return the value as a text, or ``None`` for null and for an empty list or object."""
+    """Return the value as a string, or ``None`` for null and for an empty list or object."""
     return as_text(value) if value or value is False else None

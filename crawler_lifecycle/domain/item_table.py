@@ -1,5 +1,5 @@
 """A page of items as a table. Any items can be shown, and memory use does not depend on the number
-of items. Every cell is a text, and numbers keep all digits in the file.
+of items. Every cell is a string, and numbers keep all digits in the file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ItemColumn:
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
-    """A page of items. Each row contains a text or ``None`` for each column."""
+    """A page of items. Each row contains a string or ``None`` for each column."""
 
     offset: int
     """The number of items before the page."""

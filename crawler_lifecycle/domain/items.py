@@ -31,7 +31,7 @@ def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: a string unchanged, an empty text for null, and JSON for any other
+    """Return a value as text: a string unchanged, an empty string for null, and JSON for any other
     value.
     """
     return value if isinstance(value, str) else "" if value is None else plain(value)

@@ -1,7 +1,7 @@
 """Last words: the line in a crawler's log that explains why the crawler failed, and the offset of
 this line. It is the last line with which a logger, a language or a shell reports an error. Stack
 traces and statistics can follow this line. A record with a lower level than error is not an error,
-whatever its text. The functions are pure and accept any text.
+whatever its text. The functions are pure and accept any input.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _LEVEL = re.compile(
 )
 #: Characters between a level and its message.
 _AFTER_LEVEL = re.compile(r"[\s\]|>):=/!,\"-]*(?:\(\d+\):?\s+)?")
-#: The level is searched in this many characters at the beginning of a line, because dates and names
-#: of loggers can precede it.
+#: The level is searched for in this many characters at the beginning of a line, because dates and
+#: names of loggers can precede it.
 _HEAD = 120
 _LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
 _WARNINGS = frozenset({"WARNING", "WARN", "WRN", "W"})

@@ -20,7 +20,7 @@ WINDOW = 1024 * 1024
 AROUND_MAX = 2 * 1024 * 1024
 #: The maximum length of a search text, in characters.
 TEXT_MAX = 200
-#: The maximum number of bytes that are returned of one found line.
+#: The maximum number of bytes that are returned of one matching line.
 LINE_MAX = 4096
 _WARNING_MARKS = (b"warn", b"wrn")
 
@@ -76,7 +76,7 @@ def search(
     """Return at most ``most`` matching lines, starting at the line ``first``, and the line at which
     the search has to continue.
 
-    The second value is ``None`` when the whole log was searched. ``over`` is called before each
+    The second value is ``None`` if the whole log was searched. ``over`` is called before each
     window, and returns whether the search has to stop.
     """
     found: list[FoundLine] = []

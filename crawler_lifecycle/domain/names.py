@@ -116,7 +116,7 @@ PROPERTY_FORMER_OWNER = "former_owner"
 EVENT_RUN_STARTED = "run.started"
 EVENT_RUN_CHANGED = "run.changed"
 EVENT_RUN_STOPPED = "run.stopped"
-#: The text of ``waiting_for`` while a run waits for the start of its main task.
+#: The value of ``waiting_for`` while a run is waiting for the start of its main task.
 WAITING_FOR_START = "the main task's start"
 
 EVENT_RUN_ENDED = "run.ended"

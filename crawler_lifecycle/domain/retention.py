@@ -255,7 +255,7 @@ class RetainedRun:
     export: str | None = None
     """``exported``, ``empty`` or ``failed``, or ``None`` if no export was tried yet."""
     export_note: str | None = None
-    """A text about files that are missing from the archive, or about a repeated export that
+    """A note about files that are missing from the archive, or about a repeated export that
     failed."""
     exported_at: datetime | None = None
     """The time at which an export last began or ended."""
@@ -268,8 +268,8 @@ class RetainedRun:
 def stand_of(
     run: RetainedRun | None, before: datetime, *, incomplete: bool = False
 ) -> tuple[RetentionState, str]:
-    """Return the retention state of the run, and a text about this state. Files may be removed only
-    in the state ``RetentionState.OLD``, that is, if the run ended and was exported before
+    """Return the retention state of the run, and a phrase about this state. Files may be removed
+    only in the state ``RetentionState.OLD``, that is, if the run ended and was exported before
     ``before``. If ``incomplete`` is true, an archive that lacks files counts as complete.
     """
     if run is None:

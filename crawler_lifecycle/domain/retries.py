@@ -183,7 +183,7 @@ class EndedTry:
     retry: int
     """The number of tries before this one in this attempt of the run."""
     key: str
-    """A text that identifies the try and determines the jitter of the next wait."""
+    """A string that identifies the try and determines the jitter of the next wait."""
     ended_by: str | None = EndedBy.CRAWLER
     """``None`` if an older build recorded the end, so that only its outcome decides."""
     memory: str | None = None

@@ -35,7 +35,7 @@ from .retries import Retries
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
 #: The maximum size of one task's arguments and settings together, in bytes of JSON. Both the task's
-#: Job and its pod contain these texts. We read lists in pages of 500 objects, and such a page may
+#: Job and its pod contain them. We read lists in pages of 500 objects, and such a page may
 #: have at most 64 MiB (docs/kubernetes.md).
 TASK_BYTES_MAX = 64 * 1024
 
@@ -335,7 +335,7 @@ class RunRequest:
 
 def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request as it was sent, but with the key ``run_id`` and a number as its value. The
-    specification calls this key ``RunID``. Some senders write numbers as texts, or write all
+    specification calls this key ``RunID``. Some senders write numbers as strings, or write all
     numbers as floats.
     """
     found = {
@@ -408,7 +408,7 @@ class ExportResult:
     files: int
     sha256: str
     note: str | None = None
-    """A text about tasks whose files are missing or incomplete in the archive."""
+    """A note about tasks whose files are missing or incomplete in the archive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class RunRef:
 
     @classmethod
     def named(cls, name: str) -> RunRef | None:
-        """Return the run with this name (``str(run)``), or ``None`` for any other text.
+        """Return the run with this name (``str(run)``), or ``None`` for any other string.
 
         ``007-…`` is not such a name, because our numbers have no leading zeros.
         """
@@ -37,7 +37,7 @@ class RunRef:
         return uid == self.uid
 
     def foreign(self, what: str, uid: str | None) -> str:
-        """Return a text, with the fix, about an object that has this run's number but belongs to
+        """Return a message, with the fix, about an object that has this run's number but belongs to
         another run.
         """
         whose = (

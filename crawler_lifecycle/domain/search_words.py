@@ -1,4 +1,4 @@
-"""The words of a search: the same on every database, because we split texts ourselves.
+"""The words of a search: the same on every database, because we split the text ourselves.
 
 A word has only ASCII letters, digits and underscores, so every database sorts words alike.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 #: The maximum number of characters of a word.
 WORD_MAX = 60
-#: The maximum number of words of one document, and of characters that are read of one text.
+#: The maximum number of words in one document, and of characters that are read from one string.
 WORDS_MAX = 200
 TEXT_MAX = 4_000
 
@@ -19,10 +19,10 @@ _ASCII_WORDS = re.compile("[a-z0-9]+")
 
 
 def search_words(text: str) -> list[str]:
-    """Return the words of a text in their order, without case and accents.
+    """Return the words of a text in order, in lower case and without accents.
 
     A letter outside ASCII becomes its code in hexadecimal digits between underscores. The words of
-    a text start with the words of its beginning, so that a part of a word finds it.
+    the beginning of a text are the beginning of its words, so that part of a word finds it.
     """
     text = text[:TEXT_MAX]
     if text.isascii():
@@ -39,7 +39,7 @@ def search_words(text: str) -> list[str]:
 
 
 def document_words(texts: Iterable[str]) -> list[str]:
-    """Return the distinct words of these texts, the first ``WORDS_MAX`` of them."""
+    """Return the first ``WORDS_MAX`` distinct words of these strings."""
     found: dict[str, None] = {}
     for text in texts:
         found |= dict.fromkeys(search_words(text))

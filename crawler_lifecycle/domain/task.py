@@ -29,8 +29,8 @@ def tail(text: str, limit: int = LOG_TAIL_BYTES) -> str:
 
 
 def log_tail(data: bytes) -> str:
-    """Return the tail of a crawler's output, which can be any bytes, as a text that every database
-    can store.
+    """Return the tail of a crawler's output, which can be any bytes, as a string that every
+    database can store.
     """
     return tail(data[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", ""))
 
@@ -135,7 +135,7 @@ class End:
     ``None``, the times of the stop and of the end are compared.
     """
     if_not_stopped: str | None = None
-    """A text for a task that was deleted around the time when we requested its end. The text is
+    """A note about a task that was deleted around the time when we requested its end. The text is
     used if our stop came after the end, because then the deletion came from outside.
     """
     verdict: int | None = None
@@ -157,7 +157,7 @@ class Observation:
     uid: str | None = None
     node: str | None = None
     reason: str | None = None
-    """A text for people: the reason why the task is waiting, or the problem of an executing
+    """A note for people: the reason why the task is waiting, or the problem of an executing
     task."""
     changed_at: datetime | None = None
     """The time of the last change of phase, by the cluster's clock."""
@@ -175,7 +175,7 @@ class Observation:
     attempt, or if unknown.
     """
     resume_note: str | None = None
-    """A text about the resume, such as the reason why the task could not continue from saved state.
+    """A note about the resume, such as the reason why the task could not continue from saved state.
     """
     fields: Coverage | None = None
     """The fields in which the task's items have values, if the task has ended and its runner
@@ -203,7 +203,7 @@ class TaskState:
     Before that time, the absence of the task proves nothing.
     """
     reason: str | None = None
-    """A text for people: the reason why the task is waiting."""
+    """A note for people: the reason why the task is waiting."""
     missed_at: datetime | None = None
     """The time of the first poll in the latest series of polls that did not find the task, or
     ``None`` if the last poll found the task.
@@ -369,8 +369,8 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
 
 
 def _beside(end: End) -> str:
-    """Return a text about a problem that occurred although the crawler itself succeeded, or an
-    empty text."""
+    """Return a phrase about a problem that occurred although the crawler itself succeeded, or an
+    empty string."""
     if end.reason == "OOMKilled":
         return ", although the kernel killed one of its processes for memory"
     if end.disruption is not None:

@@ -105,11 +105,11 @@ class Standing:
     UI then computes the durations.
     """
     undelivered: Sequence[str] = field(default_factory=tuple)
-    """If the run has ended, texts about deliveries that have not succeeded yet."""
+    """If the run has ended, notes about deliveries that have not succeeded yet."""
 
 
 def waiting(s: Standing) -> str | None:
-    """Return the sentence, or ``None`` if the run waits only for its next planned poll."""
+    """Return the sentence, or ``None`` if the run is waiting only for its next planned poll."""
     if s.status in _ENDED:
         return "; ".join(s.undelivered) or None
     stretched = s.waiting_for if (s.waiting_for or "").startswith(POLLS) else None
@@ -142,7 +142,7 @@ class InLine:
 
 
 def position_in_line(line: InLine) -> str:
-    """Return the text about a run's position in its pool's line. Zero and unknown values are left
+    """Return the phrase about a run's position in its pool's line. Zero and unknown values are left
     out.
     """
     ahead = [
@@ -175,13 +175,13 @@ def stretch_words(stretch: float) -> str | None:
 
 
 def stretch_of(waiting_for: str | None) -> float:
-    """Return the stretch in a text from ``stretch_words``, or 1 for any other text."""
+    """Return the stretch in a note from ``stretch_words``, or 1 for any other string."""
     found = _STRETCHED.fullmatch(waiting_for or "")
     return float(found[1]) if found else 1.0
 
 
 def retry_wait(at: datetime, reason: str) -> str:
-    """Return the text about a run that is waiting for its next try. ``reason`` is the task's
+    """Return the phrase about a run that is waiting for its next try. ``reason`` is the task's
     reason.
     """
     return f"{RETRY_AT}{at:%Y-%m-%dT%H:%M:%SZ} {reason.removeprefix(RETRY)}"

@@ -61,18 +61,18 @@ class Feature:
     audited: str | None = None
     """The sources that audits compare (``Source``)."""
     keeper: str | None = None
-    """The function that creates a background service of the role ``audit`` from the store and
+    """The function that creates a background service for the role ``audit`` from the store and
     ``Workflows``.
     """
 
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """Functions that return each ``IncidentCondition`` that holds now, from the store and the time,
-    by the noun with which its kinds begin.
+    """Functions that return the present ``IncidentCondition``s from the store and the time, by the
+    noun with which their kinds begin.
     """
     kinds: tuple[IncidentKind, ...] = ()
     """The kinds of incidents that these functions return."""
     watcher: str | None = None
-    """The function that makes a background service of the gateway from the gateway."""
+    """The function that creates a background service of the gateway from the gateway."""
 
     def function(self, name: str) -> str:
         """Return the full name of a function in the folder of the feature."""

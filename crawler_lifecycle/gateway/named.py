@@ -1,7 +1,7 @@
 """The common part of the commands on schedules and webhooks: put, pause, resume and delete.
 
 A command first writes the row, and then calls Temporal. If this process dies or Temporal is
-unavailable, workers of the role audit carry out the recorded command later.
+unavailable, workers with the role audit carry out the recorded command later.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def executing(job: Job | None) -> None:
 
 
 def time_of(value: Any) -> Any:
-    """Return a time in a document. A text is parsed as ISO 8601, and any other value is returned
+    """Return a time in a document. A string is parsed as ISO 8601, and any other value is returned
     unchanged.
     """
     return datetime.fromisoformat(value) if isinstance(value, str) else value

@@ -84,7 +84,7 @@ class Workflow(_Workflow):
 
 
 def job(**options: Any) -> Callable[[F], F]:
-    """Return a decorator that gives a function a method ``new``, which makes a job with its
+    """Return a decorator that gives a function a method ``new``, which creates a job with its
     arguments.
     """
 

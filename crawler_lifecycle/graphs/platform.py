@@ -97,7 +97,7 @@ class Platform(DataSource, Protocol):
 class PlatformUnavailable(ConnectionError):
     """Raised if no gateway is known, or if the gateway cannot be reached or refuses the caller.
 
-    The text names the fix.
+    The message names the fix.
     """
 
 

@@ -139,7 +139,7 @@ class Workflow:
         """Begin a graph.
 
         - ``name`` is a name for people.
-        - ``id`` identifies the graph. A second start with the same id starts nothing.
+        - ``id`` identifies the graph. A second start with the same id does nothing.
         - ``check_deps`` requires that each dependency exists when a step names it. If it is false,
           the dependency may be appended later.
         - ``ignore_cancelled`` and ``ignore_discarded`` make a cancelled or discarded dependency
@@ -289,8 +289,8 @@ class Workflow:
 
     def name_of(self, key: str, where: str) -> str:
         """Return the name of a new step for a key, which is the key without the characters that a
-        name cannot have. Raises ``InvalidRequest``, whose text begins with ``where``, if a step has
-        this name.
+        name cannot have. Raises ``InvalidRequest``, whose message begins with ``where``, if a step
+        has this name.
         """
         name = "".join(
             character if character.isprintable() and character != "/" else "_" for character in key
@@ -346,9 +346,9 @@ class Workflow:
         return found
 
     def part(self, where: str) -> GraphSpec:
-        """Return the spec of a graph that becomes a part of another graph.
+        """Return the spec of a graph that becomes part of another graph.
 
-        Raises ``InvalidRequest``, whose text begins with ``where``.
+        Raises ``InvalidRequest``, whose message begins with ``where``.
         """
         try:
             self._check_part()

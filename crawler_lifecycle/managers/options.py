@@ -87,7 +87,7 @@ def parse(
 
 
 def json_object(parser: ArgumentParser, option: str, text: str) -> dict[str, Any]:
-    """Return the JSON object in an option's text; any other text is an error of the parser."""
+    """Return the JSON object in an option's value; any other value is an error of the parser."""
     try:
         found = json.loads(text)
     except ValueError as error:

@@ -32,7 +32,7 @@ class AccessRow:
     requests: int = 1
     """The number of identical requests that the row represents."""
     verb: str | None = None
-    """The text of the button, if the request came from a button."""
+    """The label of the button, if the request came from a button."""
     kind: str | None = None
     """The kind of the subject, such as ``run``."""
     subject: str | None = None

@@ -56,7 +56,7 @@ class TaskPlaces(TaskPolls, Protocol):
         """Return the namespace in which tasks are created and read, or ``None`` if there is only
         one.
 
-        The text has at most 200 characters, and only the cluster interprets the text. It is
+        The string has at most 200 characters, and only the cluster interprets it. It is
         recorded with a task before the task is requested. ``beside`` contains the namespaces of the
         run's earlier tasks. Raises ``ClusterUnavailable`` if the cluster gives no answer, or if a
         poll here could not find tasks in these namespaces.

@@ -60,8 +60,8 @@ class FilePart:
 
 
 class FilesMissing(Exception):
-    """The supporting files of a task are missing or incomplete. The text explains why. The storage
-    itself is available.
+    """The supporting files of a task are missing or incomplete. The message explains why. The
+    storage itself is available.
     """
 
 

@@ -107,7 +107,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     ) -> object:
         """Start a workflow for the stored run with this uid, or find the open one. If ``repair`` is
         true, the new workflow replaces one that was lost. If the workflow of another run is open
-        under this id, a part of the uid is added to the id.
+        under this id, part of the uid is added to the id.
         """
 
     def begin_for(self, order: RowOrder, workflow_id: str) -> object:
@@ -163,7 +163,7 @@ class Notifier(Protocol):
         """
 
     def check(self) -> str:
-        """Return a text that names the receiver of the pushes. Raises ``NotDelivered``, which
+        """Return the name of the receiver of the pushes. Raises ``NotDelivered``, which
         contains the reason and the fix, if the receiver cannot be reached.
         """
 
@@ -179,7 +179,7 @@ class EventSink(Protocol):
         """
 
     def check(self) -> str:
-        """Return a text that names the receiver of the events, without sending an event.
+        """Return the name of the receiver of the events, without sending an event.
 
         Raises ``NotDelivered`` if the receiver cannot be used.
         """
@@ -221,7 +221,7 @@ class FileArchive(Protocol):
         """
 
     def check(self) -> str:
-        """Write a small test object, remove the object, and return a text that names the archive.
+        """Write a small test object, remove the object, and return the name of the archive.
 
         Raises ``NotDelivered``.
         """
@@ -253,7 +253,7 @@ class FilesPlace(Protocol):
 
     @property
     def where(self) -> str:
-        """The location, as a text for people."""
+        """The location, in words for people."""
 
     def runs(self) -> set[str]:
         """Return the names of all run folders. A name can have any form."""
@@ -473,7 +473,7 @@ class WorkerLeaves(Exception):
 
 @dataclass(eq=False, repr=False)
 class UserCodeFailed(Exception):
-    """User code failed. The text names the error, its position in the code and, if possible, the
+    """User code failed. The message names the error, its position in the code and, if possible, the
     fix.
     """
 

@@ -193,7 +193,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class LiveRuns:
-    """The live runs of a crawler that wait for the same thing, or for nothing (``None``).
+    """The live runs of a crawler that are waiting for the same thing, or for nothing (``None``).
 
     ``pool`` is the pool of their slots.
     """
@@ -446,7 +446,8 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """The record that a cluster keeps of a deployed task, which may still execute or have ended."""
+    """The record that a cluster keeps of a deployed task, which may still be executing or may have
+    ended."""
 
     index: int
     attempt: int

@@ -53,7 +53,7 @@ access_log = new_table(
     Column("caller", Words(100)),
     required("caller_project", String(63)),
     required("operation", Words(64)),
-    # The text of the button that was pressed; null if there was none.
+    # The label of the button that was pressed; null if there was none.
     Column("verb", Words(60)),
     Column("kind", String(20)),
     Column("subject", Words(200)),

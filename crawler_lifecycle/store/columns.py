@@ -35,7 +35,7 @@ from crawler_lifecycle.domain.projects import DEFAULT
 #: gigabytes.
 TEXT_MAX = 1024 * 1024
 CAUSE_MAX = 4000
-"""The maximum number of characters that are stored for a text from a cluster, a crawler or a
+"""The maximum number of characters that are stored for a string from a cluster, a crawler or a
 person.
 """
 
@@ -71,7 +71,7 @@ def storable(text: str, length: int | None = None) -> str:
 
 
 class JsonText(str):
-    """A text that is already JSON, and is stored unchanged."""
+    """A string that is already JSON, and is stored unchanged."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ def compressed(text: str) -> bytes:
 
 
 def uncompressed(data: bytes | None) -> str:
-    """Return the text of ``compressed``, or an empty text.
+    """Return the text of ``compressed``, or an empty string.
 
     Raises ``zlib.error`` for more than ``TEXT_MAX`` bytes.
     """
@@ -103,9 +103,9 @@ def uncompressed(data: bytes | None) -> str:
 
 
 class Words(TypeDecorator[str]):
-    """A text from outside, converted to a storable form and cut to the length of its column.
+    """A string from outside, converted to a storable form and cut to the length of its column.
 
-    Long texts are cut because a status must be recorded even if its explanation is too long.
+    Long strings are cut because a status must be recorded even if its explanation is too long.
     """
 
     impl = String

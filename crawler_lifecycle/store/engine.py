@@ -72,8 +72,8 @@ _READ_ONLY = (1290, 1792, 1836)
 #: Errors about a missing table or column that this build needs.
 _NO_SUCH_THING = (1054, 1146)
 #: Errors of MySQL and MariaDB about the server itself, such as permissions, connections, locks and
-#: disks. The texts of all other errors may quote values of rows ("Duplicate entry 'x' for key",
-#: "Incorrect datetime value: 'x'"). Error numbers of the client begin at 2000.
+#: disks. The messages of all other errors may quote values from rows ("Duplicate entry 'x' for
+#: key", "Incorrect datetime value: 'x'"). Error numbers of the client begin at 2000.
 _OF_ITSELF = frozenset(
     {
         0,
@@ -155,8 +155,8 @@ def masked(text: str) -> str:
 def parse_url(text: str) -> URL:
     """Return the URL with the driver that we support for its database.
 
-    Raises ``InvalidRequest``, whose text contains the setting, the value without its password, and
-    the fix.
+    Raises ``InvalidRequest``, whose message contains the setting, the value without its password,
+    and the fix.
     """
     try:
         url = make_url(text)
@@ -245,7 +245,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    # Deleted texts are overwritten. Not every build of SQLite does this by default.
+    # Deleted content is overwritten. Not every build of SQLite does this by default.
     connection.execute("PRAGMA secure_delete = ON")
 
 
@@ -273,7 +273,8 @@ class KeyTaken(StoreRefused):
 class StoreDamaged(StoreUnavailable):
     """The SQLite file is damaged.
 
-    All readers raise this error with the same text, because SQLite's own text may quote contents.
+    All readers raise this error with the same message, because SQLite's own message may quote
+    contents.
     """
 
     def __init__(
@@ -287,8 +288,8 @@ class StoreDamaged(StoreUnavailable):
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     """Return our error for a failure of the database.
 
-    The error text contains no values of rows. Texts of drivers may contain such values, which would
-    appear in logs, histories and HTTP responses.
+    The error text contains no values from rows. Messages from drivers may contain such values,
+    which would appear in logs, histories and HTTP responses.
     """
     if isinstance(error, TimeoutError):
         return StoreUnavailable("The database cannot be used now: the pool has no free connection")
@@ -314,8 +315,8 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
 
 
 def _safe_text(error: StatementError) -> tuple[str, bool]:
-    """Return a text about the error that contains no values of rows, and whether the error is about
-    the database itself.
+    """Return a message about the error that contains no values from rows, and whether the error is
+    about the database itself.
 
     The text is the driver's message if this message cannot contain values of rows.
     """

@@ -68,7 +68,7 @@ class EventStore(RunPart):
         return self._event(mine.order_by(e.seq.desc()).limit(1))
 
     def newest_events(self, run_id: int, limit: int) -> list[Event]:
-        """Return the latest events of the run, the newest first."""
+        """Return the latest events of the run, newest first."""
         e = outbox_event.c
         query = select(outbox_event).where(e.run_id == run_id).order_by(e.seq.desc()).limit(limit)
         return [made(Event, row) for row in self._rows(query)]

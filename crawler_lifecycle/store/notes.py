@@ -1,4 +1,4 @@
-"""Temporary notes between processes: ended logins, fingerprints of settings, and upgrades."""
+"""Temporary notes between processes: ended sessions, fingerprints of settings, and upgrades."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ process_note = new_table(
     required("ends_at", UtcTime),
 )
 
-#: The kinds of notes: the id of a login that ended early; the settings of a process; and an upgrade
-#: of the schema, which is valid as long as a rollback is possible.
+#: The kinds of notes: the id of a session that ended early; the settings of a process; and an
+#: upgrade of the schema, which is valid as long as a rollback is possible.
 LOGIN = "login"
 SETTINGS = "settings"
 UPGRADE = "upgrade"

@@ -8,7 +8,7 @@ tables.
 Table and column names are a contract, because people build reports on them. The migrations in
 ``migrations/`` create exactly these tables; a test compares both on every database.
 
-Every database compares texts by code point (``utf8mb4_bin``). With MySQL's default collation,
+Every database compares strings by code point (``utf8mb4_bin``). With MySQL's default collation,
 ``Run-1`` and ``run-1`` would be the same request id.
 """
 

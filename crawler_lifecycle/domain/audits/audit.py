@@ -166,7 +166,7 @@ class LiveParent:
     unreadable: str | None = None
     """The error in the row, if any. The other fields are then unreliable."""
     progress: str = ""
-    """A text that changes only when the parent makes progress."""
+    """A string that changes only when the parent makes progress."""
     forced: bool = False
     """True if a forced stop is recorded. The row is then given up after one workflow without
     progress.

@@ -59,7 +59,7 @@ def overdue_before(now: datetime) -> datetime:
 
 
 def overdue_words(polls: OverduePolls, now: datetime) -> str | None:
-    """Return a text about overdue polls and rows without a workflow, or ``None`` if there are
+    """Return a phrase about overdue polls and rows without a workflow, or ``None`` if there are
     neither.
 
     Example: ``3 polls are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified;

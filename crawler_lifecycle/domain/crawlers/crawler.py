@@ -173,7 +173,7 @@ class CrawlerDefinition:
 
 
 def unknown(name: object, known: Iterable[str], problem: str | None) -> str:
-    """Return the text about an unknown crawler: the name that was probably meant and the
+    """Return the advice about an unknown crawler: the name that was probably meant and the
     catalogue's ``problem``, if any. The crawler may be defined in a newer entry that cannot be
     read.
     """
@@ -182,7 +182,7 @@ def unknown(name: object, known: Iterable[str], problem: str | None) -> str:
 
 
 def unknown_argument(crawler: CrawlerDefinition, name: str) -> str:
-    """Return the text about an argument that the crawler does not declare."""
+    """Return the message about an argument that the crawler does not declare."""
     advice = advise(name, sorted(crawler.args))
     return f"unknown argument of crawler {crawler.name!r}; {advice}"
 
@@ -251,7 +251,8 @@ def given_to_task(
     """Return the arguments and settings for the process of one task.
 
     ``own`` contains the task's own arguments. Raises ``InvalidRequest`` for all errors, even for
-    too large arguments, because the catalogue may have changed since the request was accepted.
+    arguments that are too large, because the catalogue may have changed since the request was
+    accepted.
     """
     complete = effective_args(crawler, args, own)
     set_ = {**crawler.settings, **settings}

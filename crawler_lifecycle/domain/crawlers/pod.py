@@ -69,7 +69,7 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def is_label_value(text: str) -> bool:
-    """Return whether the text is a valid label value: an empty text, or at most 63 characters of
+    """Return whether the text is a valid label value: an empty string, or at most 63 characters of
     which the first and the last are letters or digits.
     """
     return not text or _LABEL_NAME.fullmatch(text) is not None

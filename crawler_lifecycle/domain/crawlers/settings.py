@@ -1,4 +1,4 @@
-"""Settings that a request may set for a run: an allow-list of numbers, switches and short texts.
+"""Settings that a request may set for a run: an allow-list of numbers, switches and short strings.
 
 Some Scrapy settings import a class, write a file or open a port. Users who start runs must not be
 able to do this, so the list contains only harmless settings. A catalogue entry can allow further
@@ -46,7 +46,7 @@ def choice(*words: str) -> Rule:
 
 
 def text(most: int = VALUE_MAX) -> Rule:
-    """Return the rule that allows a printable text on one line."""
+    """Return the rule that allows one line of printable characters."""
     return Rule(
         lambda value: len(value) <= most and value.isprintable(),
         f"give at most {most} printable characters",
@@ -117,7 +117,7 @@ def check_settings(
 
 
 def check_allowed(names: Collection[str]) -> None:
-    """Raise ``InvalidRequest`` for a text in ``allow_settings`` that is not the name of a
+    """Raise ``InvalidRequest`` for an entry in ``allow_settings`` that is not the name of a
     setting.
     """
     for n, name in enumerate(names):

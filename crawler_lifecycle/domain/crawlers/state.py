@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CrawlerState(StrEnum):
-    """The state of a crawler, the worst first."""
+    """The state of a crawler, from the worst state to the best."""
 
     FAILS = "fails"
     FLAKY = "flaky"
@@ -18,5 +18,5 @@ class CrawlerState(StrEnum):
     NEVER_RAN = "never ran"
 
 
-#: The place of each state in this order.
+#: The position of each state in this order.
 RANKS = {state: rank for rank, state in enumerate(CrawlerState)}

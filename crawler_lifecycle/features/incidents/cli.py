@@ -35,17 +35,17 @@ def list_incidents(
     Parameters
     ----------
     state
-        open ones, closed ones, or all
+        open or closed incidents, or all
     kind
         only this kind, such as crawler_failing
     subject
-        only about this, such as crawlers/shop
+        only about this subject, such as crawlers/shop
     assignee
-        only those that this person takes care of
+        only incidents that this person takes care of
     mine
-        only those that you take care of
+        only incidents that you take care of
     muted
-        only muted ones
+        only muted incidents
     watch
         show changes until Ctrl-C
     """
@@ -88,7 +88,7 @@ def show(incident: Id, /) -> None:
 
 
 def mute(incident: Id, /, *, time: str = "1d", until: str | None = None) -> None:
-    """Send no events about an incident for a time.
+    """Send no events about an incident for some time.
 
     Parameters
     ----------
@@ -114,24 +114,24 @@ def assign(incident: Id, name: str | None = None, /, *, nobody: bool = False) ->
     name
         who; default: you
     nobody
-        nobody takes care of it any more
+        nobody takes care of it any longer
     """
     _post(incident, "assign", {"assignee": None if nobody else name or user()})
 
 
 def comment(incident: Id, text: str, /) -> None:
-    """Record a comment about an incident, which replaces the one before.
+    """Record a comment about an incident. It replaces the previous comment.
 
     Parameters
     ----------
     text
-        the comment; an empty text removes it
+        the comment; an empty one removes it
     """
     _post(incident, "comment", {"comment": text or None})
 
 
 def close(incident: Id, /, *, by: By = None) -> None:
-    """Close an incident by hand. It is opened again if its cause occurs again."""
+    """Close an incident by hand. It opens again if its cause occurs again."""
     _post(incident, "close", {"requested_by": by or user()})
 
 

@@ -229,7 +229,7 @@ HEARD_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class UserCodeRow:
-    """A user's class or module that workers of the role ``user-code`` have."""
+    """A user's class or module that is available on workers with the role ``user-code``."""
 
     plan: str
     """``module:Class`` of a class, or the name of a module."""
@@ -249,7 +249,7 @@ class UserCodeRow:
     error: str | None = None
     """The reason why it cannot be used, for example a failed import or a missing name."""
     seen_at: datetime | None = None
-    """The time when a worker last reported it, or ``None`` if no worker reports it any more."""
+    """The time when a worker last reported it, or ``None`` if no worker reports it any longer."""
     queue: str | None = None
     """The pool of workers that has this module. A manager's class has no pool, because the workers
     of all pools serve it.

@@ -48,12 +48,12 @@ class ScheduleRow:
     be updated soon.
     """
     trouble: str | None = None
-    """The error of the last update in Temporal, or a manual edit that was found there."""
+    """The error from the last update in Temporal, or a manual edit that was found there."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRef:
-    """The run, manager or graph that a due time started."""
+    """The run, manager or graph that was started for a due time."""
 
     kind: TargetKind
     id: int

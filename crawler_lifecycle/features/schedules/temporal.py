@@ -1,5 +1,5 @@
-"""Keeps the Temporal Schedules in line with the database, and records times at which they did not
-fire.
+"""Keeps the Temporal Schedules in line with the database, and records the times at which they did
+not fire.
 
 A person may pause, resume, change or delete a Temporal Schedule in Temporal's UI. We copy a pause
 into the database. We undo any other change and report it. The note of the schedule shows who

@@ -1,5 +1,5 @@
-"""Checks the replies of a host process: their form, sizes and texts. No reply is used before its
-check.
+"""Checks the replies of a host process: their form, sizes and strings. No reply is used before it
+is checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 #: The maximum number of entries in a list, by field; 10,000 for other fields.
 ENTRIES_MAX = {"items": PAGE_ITEMS, "failed_outcomes": 1000}
-#: The largest number or longest text, by field; ``ID_MAX`` and ``TEXT_MAX`` for other fields.
+#: The largest number or longest string, by field; ``ID_MAX`` and ``TEXT_MAX`` for other fields.
 MOST = {
     "attempt": INT_MAX,
     "cap_key": NAME_MAX,
@@ -232,5 +232,5 @@ def _size(name: str, value: Mapping[str, Any]) -> int:
 
 
 def _is_text(value: str) -> bool:
-    """Return whether every database accepts this text."""
+    """Return whether every database accepts this string."""
     return "\0" not in value and value.encode(errors="replace").decode() == value

@@ -34,7 +34,7 @@ _UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class NotUsable(Exception):
-    """Raised if a named class cannot be used; the text names the reason and the fix."""
+    """Raised if a named class cannot be used; the message names the reason and the fix."""
 
 
 def load(plan: str) -> type[BaseLoopScript]:

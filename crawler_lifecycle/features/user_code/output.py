@@ -69,8 +69,8 @@ class Output:
         return _shown(fresh, end)
 
     def newest(self) -> str:
-        """Return the end of the new output as a sentence for an error message, or an empty text if
-        there is none.
+        """Return the end of the new output as a sentence for an error message, or an empty string
+        if there is none.
         """
         with self._reading:
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])
@@ -155,7 +155,7 @@ class Output:
 
 
 def for_people(text: str, most: int) -> str:
-    """Return a text from users' code, with secrets and control characters removed, cut to about
+    """Return text from users' code, with secrets and control characters removed, cut to about
     ``most`` characters.
     """
     return redaction.printable(redaction.current().text(text, most), lines=True)

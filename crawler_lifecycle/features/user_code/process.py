@@ -179,7 +179,7 @@ class HostProcess:
 
         ``limit_s`` is the time limit in seconds. The time limit restarts for each method that the
         host enters within ``whole_s`` seconds. ``setting`` names the setting with the time limit,
-        for error messages. After any error except one of the user's class, the process is killed.
+        for error messages. After any error except one from the user's class, the process is killed.
         Raises ``UserCodeFailed``, and any error of ``alive``.
         """
         self.at = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class UsersCode:
-    """The processes and the registry of a worker of the role ``user-code``. The owner must call
+    """The processes and the registry of a worker with the role ``user-code``. The owner must call
     ``close``.
     """
 

@@ -29,7 +29,7 @@ Message = Mapping[str, Any]
 #: The maximum number of bytes in one message of a host, enough for a decision with a thousand
 #: picks, or for a page.
 MESSAGE_MAX = 4 * 1024 * 1024
-#: The maximum number of characters in a text about an error, and in a name.
+#: The maximum number of characters in an error text, and in a name.
 TEXT_MAX = 4000
 NAME_MAX = 200
 

@@ -60,7 +60,7 @@ class HttpWebhooks:
     """Implements the port ``WebhookSenders`` over HTTP.
 
     ``rules`` limit the allowed addresses, and ``environment`` has the variables with secrets.
-    ``mailer`` sends alerts of the kind email. ``page`` is the address of the web UI, for links.
+    ``mailer`` sends alerts of kind ``email``. ``page`` is the address of the web UI, for links.
     """
 
     rules: WebhookRules = field(default_factory=WebhookRules)

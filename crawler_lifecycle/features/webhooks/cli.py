@@ -98,9 +98,8 @@ class WebhookOptions:
     ended_by: list[str] | None = None
 
     def given(self) -> dict[str, list[str]]:
-        """Return the given options as fields of a definition. An empty text becomes an empty
-        list.
-        """
+        """Return the given options as fields of a definition. An empty value becomes an empty
+        list."""
         return {
             _WORDS[name]: [text for text in texts if text]
             for name, texts in asdict(self).items()
@@ -143,7 +142,7 @@ def update(
 ) -> None:
     """Change a webhook: each given option replaces its old value.
 
-    An empty text removes a filter.
+    An empty value removes a filter.
     """
     KIND.put(name, KIND.definition(name, _given(options, url=url, kind=kind)), by, _following)
 
@@ -157,7 +156,7 @@ def _following(found: Document) -> str:
 
 
 def list_webhooks(*, project: Project = None, limit: Limit = 50) -> None:
-    """List webhooks, the oldest first."""
+    """List webhooks, oldest first."""
     KIND.list_all(limit, project=project)
 
 

@@ -73,7 +73,7 @@ class WebhookRow:
     failing_since: datetime | None = None
     """The time since when the webhook has not accepted an event after ``through_seq``."""
     error: str | None = None
-    """The reason of the last failed try, or ``None`` while no delivery fails."""
+    """The reason for the last failed try, or ``None`` while no delivery is failing."""
     delivered_at: datetime | None = None
     paused_at: datetime | None = None
     pause_reason: str | None = None
@@ -124,7 +124,7 @@ class WebhookDelivery:
     """``delivered``, ``failed`` (it is retried) or ``skipped`` (it is not retried)."""
     tries: int
     error: str | None
-    """The reason of a failure, or the receiver's answer to a delivered test."""
+    """The reason for a failure, or the receiver's answer to a delivered test."""
     delivered_at: datetime | None
 
 

@@ -79,7 +79,7 @@ webhook = new_table(
     required("through_seq", BigInteger),
     # The workflow execution that delivers now. No other execution may record deliveries.
     Column("follower", String(64)),
-    # The time since when a delivery fails, and the reason.
+    # The time since when a delivery has been failing, and the reason.
     Column("failing_since", UtcTime),
     Column("error", Long),
     Column("delivered_at", UtcTime),
@@ -141,9 +141,9 @@ class WebhookStore(NamedPart[WebhookRow]):
     ) -> WebhookRow:
         """Pause the webhook for this reason and record an event. ``None`` as the reason resumes it.
 
-        With ``skip``, no event up to now is delivered any more. ``skip_seq`` is the number of a
-        failed event that is not delivered any more. Raises ``RunNotFound``, and ``InvalidRequest``
-        if no delivery of ``skip_seq`` failed.
+        With ``skip``, no event up to now is delivered. ``skip_seq`` is the number of a failed event
+        that is no longer delivered. Raises ``RunNotFound``, and ``InvalidRequest`` if no delivery
+        of ``skip_seq`` failed.
         """
         with self._db.writing() as conn:
             row = self._needed(conn, name)
@@ -236,7 +236,7 @@ class WebhookStore(NamedPart[WebhookRow]):
             until = min(newest, after_seq + _WINDOW)
             if until <= after_seq:
                 return WaitingEvents([], after_seq)
-            # The reading jumps over removed events; an event reports them later.
+            # Reading skips removed events; an event reports them later.
             if until < newest:
                 first = conn.execute(
                     select(func.min(_e.seq)).where(_e.seq > after_seq)
@@ -346,7 +346,7 @@ def _newest(conn: Connection) -> int:
 
 
 def _skip(conn: Connection, row: Row, seq: int) -> None:
-    """Mark a failed event as skipped, so that it is not delivered any more.
+    """Mark a failed event as skipped, so that it is no longer delivered.
 
     Raises ``InvalidRequest``.
     """

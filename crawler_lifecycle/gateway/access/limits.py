@@ -28,7 +28,7 @@ _WHAT = {False: "requests are being served", True: "streams are open"}
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limits for one token. Each login with it can use half of its requests and streams."""
+    """The limits for one token. Each session with it can use half of its requests and streams."""
 
     max_reads_per_s: float = 100.0
     max_writes_per_s: float = 20.0
@@ -78,7 +78,7 @@ class RateLimits:
 
     @contextlib.contextmanager
     def slot(self, caller: Caller | None, *, stream: bool) -> Iterator[None]:
-        """Count an open request or stream for the login, the token and the project.
+        """Count an open request or stream for the session, the token and the project.
 
         Raises ``Problem`` 429 if one of them has too many open.
         """
@@ -109,7 +109,8 @@ class RateLimits:
 
     @contextlib.contextmanager
     def serve(self, *, stream: bool) -> Iterator[None]:
-        """Count a request or stream towards the limits of the process, after its body was read.
+        """Count a request or stream towards the limits of the process, after its body has been
+        read.
 
         Raises ``Problem`` 503 if too many are open.
         """

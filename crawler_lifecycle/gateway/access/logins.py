@@ -1,10 +1,10 @@
-"""Browser logins: a signed cookie that contains the name and the hash of a token, but never the
+"""Browser sessions: a signed cookie that contains the name and the hash of a token, but never the
 token itself.
 
-The gateway stores no logins, because the signature proves that a login is genuine. Several gateways
-with the same key accept the same logins. A revoked or expired token ends its logins, because each
-request searches the tokens file for the hash. When a person logs out, the database records it, and
-all gateways read that record.
+The gateway stores no sessions, because the signature proves that a session is genuine. Several
+gateways with the same key accept the same sessions. A revoked or expired token ends its sessions,
+because each request looks up the hash in the tokens file. When a person logs out, the database
+records it, and all gateways read that record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .oidc import PREFIX, Oidc
 from .tokens import Caller, TokenFile, digest
 
 COOKIE = "crawl_login"
-#: The longest lifetime of a login.
+#: The longest lifetime of a session.
 LASTS = timedelta(hours=12)
 _COOKIE_MAX = 4096
 _PURPOSE = "login"
@@ -40,10 +40,10 @@ _PURPOSE = "login"
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The content of a cookie: the name and the hash of the token, the time at which the login ends
-    (a timestamp), and the login's id.
+    """The content of a cookie: the name and the hash of the token, the time at which the session
+    ends (a timestamp), and the session's id.
 
-    For a person of the issuer, the cookie contains a reference to the person's rights instead of
+    For a person from the issuer, the cookie contains a reference to the person's rights instead of
     the hash.
     """
 
@@ -54,10 +54,10 @@ class _Reference:
 
 
 class Logins:
-    """Begins, finds and ends logins.
+    """Begins, finds and ends sessions.
 
-    Without a ``key``, logins end with the process. Gateways use ``notes`` to inform each other
-    about ended logins; without it, a logout takes effect in this process only.
+    Without a ``key``, sessions end with the process. Gateways use ``notes`` to inform each other
+    about ended sessions; without it, a logout takes effect in this process only.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Logins:
         self.oidc = oidc
         self._key = key or secrets.token_bytes(32)
         self._ended: dict[str, datetime] = {}
-        """The logins that were ended, each with the time at which it would have expired."""
+        """The sessions that were ended, each with the time at which it would have expired."""
         self._untold: dict[str, datetime] = {}
-        """The ended logins that other gateways do not know about yet."""
+        """The ended sessions that other gateways do not know about yet."""
         self.tries = Tries()
 
     def begin(self, token: str, now: datetime) -> tuple[Caller, str] | None:
@@ -91,7 +91,7 @@ class Logins:
     ) -> tuple[str, int]:
         """Return a new cookie for this caller, and its lifetime in seconds.
 
-        The login ends with the issuer's token (``until``) at the latest.
+        The session ends with the issuer's token (``until``) at the latest.
         """
         ends = int(min((now + LASTS).timestamp(), until))
         return self.seal(_PURPOSE, [caller.name, held, ends, secrets.token_hex(8)]), ends - int(
@@ -117,7 +117,7 @@ class Logins:
         return replace(caller, login=found.login)
 
     def end(self, cookie: str, now: datetime) -> None:
-        """End a login and its streams, so that this process no longer accepts its cookie.
+        """End a session and its streams, so that this process no longer accepts its cookie.
 
         ``share`` informs the other gateways.
         """
@@ -130,7 +130,7 @@ class Logins:
         )
 
     async def share(self) -> None:
-        """Inform other gateways about the logins that ended here, and read which logins ended
+        """Inform other gateways about the sessions that ended here, and read which sessions ended
         there.
 
         Raises the errors of the store.
@@ -178,17 +178,17 @@ class Logins:
 
 
 def cookie_name(host: str, name: str) -> str:
-    """Return the name of the login cookie, or of another cookie, for this host.
+    """Return the name of the session cookie, or of another cookie, for this host.
 
     Except on loopback, the name begins with ``__Host-``, because browsers do not let another host
     of the same domain set such a cookie. Otherwise, that host could make a person use somebody
-    else's login.
+    else's session.
     """
     return name if is_loopback(host) else f"__Host-{name}"
 
 
 def cookie_of(headers: Headers, name: str = COOKIE) -> str | None:
-    """Return the login cookie or another cookie, if the browser sent it."""
+    """Return the session cookie or another cookie, if the browser sent it."""
     return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers.get("host", ""), name))
 
 

@@ -33,7 +33,7 @@ PREFIX = "oidc:"
 SIGNED = "eyJ"
 #: Seconds between two readings of the keys.
 KEYS_S = 600.0
-#: The shortest time in seconds between two readings when tokens name unknown keys.
+#: The shortest time in seconds between two readings if tokens name unknown keys.
 AGAIN_S = 10.0
 #: Seconds for which the keys stay valid while they cannot be read again.
 STALE_S = 24 * 3600.0
@@ -50,7 +50,7 @@ _CHECKS: Any = {
     "options": {"require": ["exp", "iat"], "enforce_minimum_key_length": True},
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+|=-]{0,58}", re.ASCII)
-#: The errors that the library raises for texts from attackers.
+#: The errors that the library raises for input from attackers.
 _BROKEN = (
     jwt.PyJWTError,
     ValueError,
@@ -63,7 +63,7 @@ _BROKEN = (
 
 
 class Oidc:
-    """The people of one issuer. ``page`` is the address to which a login returns."""
+    """The people from one issuer. ``page`` is the address to which the issuer sends people back."""
 
     def __init__(self, of: OidcSettings, page: str) -> None:
         self._of = of
@@ -118,7 +118,7 @@ class Oidc:
             await self._doubted.read()
 
     async def _renew(self) -> str:
-        """Read the keys and return the problem, or an empty text.
+        """Read the keys and return the problem, or an empty string.
 
         Failures are cached too, so that tokens cannot cause many of them.
         """
@@ -221,8 +221,8 @@ class Oidc:
         raise lack
 
     def granted(self, name: str, held: str) -> Caller | None:
-        """Return the caller with this name and these rights, or ``None`` if the settings do not
-        grant them any more.
+        """Return the caller with this name and these rights, or ``None`` if the settings no longer
+        grant them.
         """
         found = dict(self._grants.values()).get(held)
         return found and replace(found, name=name)

@@ -66,7 +66,8 @@ class Access:
     basic: bool = False
     """True if the token may also be sent as the password of basic authentication."""
     everything: bool = False
-    """True if it concerns the whole installation, so only a caller with all projects may call it.
+    """True if it concerns the whole installation, so that only a caller with all projects may call
+    it.
     """
     page: bool = False
     """True if it belongs to the web UI, which docs/web-ui.md describes and openapi.json does not.
@@ -179,9 +180,9 @@ class Entrance:
     quota: Quota | None = None
     check: Check = own_page_only
     login_key: bytes | None = None
-    """The key that signs the logins of browsers. Without a key, logins end with the process."""
+    """The key that signs the sessions of browsers. Without a key, sessions end with the process."""
     oidc: Oidc | None = None
-    """The people of an issuer, or ``None`` if there are only tokens of the gateway."""
+    """The people from an issuer, or ``None`` if the gateway accepts only its own tokens."""
 
 
 class Operations:
@@ -407,7 +408,7 @@ class AuthenticationMiddleware:
             self.logins.tries.wrong(address)
 
     def _browser(self, headers: Headers, writes: bool) -> Caller | None:
-        """Return the caller of a browser login, if one of our own pages sent the request."""
+        """Return the caller of a browser session, if one of our own pages sent the request."""
         cookie = cookie_of(headers)
         if self.logins is None or cookie is None or not from_own_page(headers, writes=writes):
             return None

@@ -83,8 +83,8 @@ class Call:
     token.
     """
     about: list[tuple[str | None, str | None, str | None, bool]] = field(default_factory=list)
-    """For each object of the request: its kind, its number, the text of the button, and whether the
-    action was carried out.
+    """For each object of the request: its kind, its number, the label of the button, and whether
+    the action was carried out.
     """
 
 

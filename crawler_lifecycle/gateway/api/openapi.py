@@ -94,15 +94,15 @@ def parts() -> Mapping[str, Any]:
 def meanings() -> Mapping[str, Mapping[str, str]]:
     """Return the meanings of fields and parameters.
 
-    They map a schema or operation to the texts by name. The texts under ``any`` apply where the
-    schema or operation has none.
+    They map a schema or operation to its meanings by name. The meanings under ``any`` apply where
+    the schema or operation has none.
     """
     tables = tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
     return {name: said for names, said in tables.items() for name in names.split()}
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Add a tag, security, problems and examples to each operation of the document, and a meaning
+    """Add a tag, security, problems and examples to each operation in the document, and a meaning
     to each field.
     """
     document["info"]["description"] = _ABOUT

@@ -467,7 +467,7 @@ class Audit(OfRow):
 
 
 class AuditAnswer(BaseModel):
-    """The requested audit. If it has no report, it still executes."""
+    """The requested audit. If it has no report, it is still executing."""
 
     audit_id: str
     report: Audit | None

@@ -178,7 +178,7 @@ def add_items(app: FastAPI, items: RunItems) -> None:
     async def get_items(
         request: Request, run_id: RunId, choice: Annotated[ItemPage, Query()]
     ) -> ItemTable:
-        """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of texts.
+        """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of text cells.
 
         Its columns are the fields that most items have. `offset` counts only items that match the
         filter.

@@ -134,8 +134,8 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         run_id: RunId,
         requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None,
     ) -> Accepted:
-        """Delete the data of an ended run: files, archives, logs, arguments, texts of events, and
-        Temporal's histories.
+        """Delete the data of an ended run: files, archives, logs, arguments, the content of events,
+        and Temporal's histories.
 
         A short row stays. Its `deleted` lists the deleted data, and the remaining data with the
         reasons. A repeat returns the progress.
@@ -368,20 +368,20 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
         ``status`` and ``tag`` can be given several times.
 
-        ``search`` selects runs with all words of this text, or with words that begin so, in their
-        number, crawler, tags, flow, error texts or arguments, ignoring case and accents. ``note``
-        names what it omitted. ``sort`` selects another order: crawler, status, outcome,
-        verified_at, pages, items, errors, started_at, took or trigger, with a leading ``-`` for the
-        largest first; it reads only the newest 2,000 runs that match.
+        ``search`` selects runs with all words of this text, each of them as a whole word or as the
+        beginning of one, in their number, crawler, tags, flow, error texts or arguments, ignoring
+        case and accents. ``note`` names what the search omitted. ``sort`` selects another order:
+        crawler, status, outcome, verified_at, pages, items, errors, started_at, took or trigger,
+        with a leading ``-`` for the largest first; it covers only the newest 2,000 runs that match.
 
-        ``waits`` selects live runs by what they wait for: a slot in their ``pool``, an answer of
-        the ``cluster``, the ``scheduler`` service, the time of their next try (``retry``), a
-        ``worker``, or the ``start`` of their first task.
+        ``waits`` selects live runs by what they are waiting for: a slot in their ``pool``, an
+        answer of the ``cluster``, the ``scheduler`` service, the time of their next try
+        (``retry``), a ``worker``, or the ``start`` of their first task.
 
         ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a
-        person. Such a run failed without being ended by a person, or its results fell short of what
-        is expected. In addition, no later good run did the same work (crawler, arguments, settings,
-        tasks) or came from the same schedule.
+        person. Such a run failed, but not because a person ended it, or its results fell short of
+        expectations. In addition, no later good run did the same work (crawler, arguments,
+        settings, tasks) or came from the same schedule.
         """
         return conditional(request, views.listed(filters)[0].with_total(filters, views.counted))
 

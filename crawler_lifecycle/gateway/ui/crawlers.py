@@ -28,18 +28,17 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import GRAPH
 from crawler_lifecycle.web.problems import Problem
 
-#: The runs on the page of a crawler, the newest good ones that are compared with those before, and
-#: the fewest of these.
+#: The number of runs on the page of a crawler.
 EACH = 50
 #: The number of newest good runs that are compared with earlier ones.
 NEWEST = 10
-#: The minimum number of earlier ones.
+#: The minimum number of earlier good runs for this comparison.
 BEFORE_MIN = 5
 #: The maximum number of reasons for failures on the page.
 REASONS = 8
 #: The maximum number of schedules or starters on the page.
 LISTED_MAX = 20
-#: The days for which it counts good runs.
+#: The periods, in days, for which the page counts good runs.
 DAYS = (7, 30)
 
 

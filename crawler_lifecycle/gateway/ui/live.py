@@ -104,7 +104,7 @@ class Screen:
     def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Slots) -> None:
         self.about = path.strip("/") or "runs"
         run = re.fullmatch(r"runs/([1-9]\d{0,17})(/\w+)?", self.about)
-        # A tab of a run also moves with the events of the run.
+        # A tab of a run is also updated by the events about the run.
         self.about = f"runs/{run[1]}" if run else self.about
         self.run_id = int(run[1]) if run else None
         self.news = asyncio.Event()
@@ -116,7 +116,8 @@ class Screen:
         self.version = 0
         self.as_of: datetime | None = None
         self.gone = False
-        """True if the subject of the screen no longer exists, or if its readers may not see it."""
+        """True if the subject of the screen no longer exists, or if its readers may no longer see
+        it."""
         self._render = render
         self._limit = limit
         self._marks = marks

@@ -1,4 +1,4 @@
-"""Routes of the login.
+"""The login routes.
 
 A person sends a token once, and gets a cookie with a signed reference to the token. Alternatively,
 the person signs in through the issuer, by an authorization code with PKCE; another signed cookie
@@ -35,8 +35,8 @@ from crawler_lifecycle.web.tries import address_of
 
 logger = logging.getLogger(__name__)
 
-#: The cookie of a login that has begun at the issuer. Browsers send it when the issuer sends them
-#: back.
+#: The cookie of a login that was begun at the issuer. Browsers send it when the issuer redirects
+#: them back.
 WAY_COOKIE = "crawl_sign_in"
 #: Its lifetime in seconds.
 WAY_S = 600
@@ -69,7 +69,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
 
     @app.post("/login")
     async def log_in(request: Request) -> Response:
-        """Begin a login, and redirect to the page from which the browser came."""
+        """Begin a session, and redirect to the page from which the browser came."""
         given = read(LoginForm, await form(request))
         if logins is None:
             return RedirectResponse(_ours(given.next), 303)
@@ -89,7 +89,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
 
     @app.post("/logout")
     async def log_out(request: Request) -> Response:
-        """End a login and its streams."""
+        """End a session and its streams."""
         cookie = cookie_of(request.headers)
         if logins is not None and cookie is not None:
             logins.end(cookie, clock())
@@ -98,7 +98,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
                 await logins.share()
         done = RedirectResponse("/login", 303)
         done.delete_cookie(**_attributes(request))
-        # The Back button must not show pages of this login.
+        # The Back button must not show pages of this session.
         done.headers["Clear-Site-Data"] = '"cache"'
         return done
 
@@ -182,7 +182,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
         else:
             cookie, seconds = logins.begin_for(caller, held, clock(), until)
             # A redirect would be part of the navigation from the issuer, during which browsers do
-            # not send the login cookie.
+            # not send the session cookie.
             done = Response(html("go_on.html", path=place, target=place), media_type="text/html")
             done.set_cookie(value=cookie, max_age=seconds, **_attributes(request))
             logger.info("%s logged in", caller.name)
@@ -195,7 +195,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
 def _show(
     request: Request, logins: Logins | None, next: str, problem: str = "", status: int = 200
 ) -> Response:
-    """Return the login page, with the reason why there was no login."""
+    """Return the login page, with the reason why the login failed."""
     issuer = None if logins is None or logins.oidc is None else urlsplit(logins.oidc.issuer).netloc
     return answer(
         request,
@@ -220,7 +220,7 @@ def _attributes(request: Request, name: str = COOKIE, *, strict: bool = True) ->
 
 
 def _ours(address: str) -> str:
-    """Return the address if it is on this gateway, and else the first page.
+    """Return the address if it is on this gateway, and otherwise the first page.
 
     A login never redirects to another host. A longer address does not fit into a cookie.
     """

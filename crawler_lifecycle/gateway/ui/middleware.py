@@ -50,7 +50,7 @@ class Pages(Converter):
             sent = scope["method"] == "POST"
             return html("problem.html", path=scope["path"], problem=problem, sent=sent).encode()
         if Headers(scope=scope).get("sec-fetch-site") in ("cross-site", "same-site"):
-            # After a link on another site, browsers do not send the login cookie. After a link on
+            # After a link on another site, browsers do not send the session cookie. After a link on
             # our own page, they do.
             start["status"] = 200
             del answer["www-authenticate"]

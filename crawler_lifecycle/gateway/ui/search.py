@@ -28,21 +28,21 @@ from crawler_lifecycle.store.store import Store
 
 #: The maximum number of results of each kind.
 SHOWN = 10
-#: The addresses of the page and of the form of a crawler, before its name.
+#: The addresses of a crawler's page and of its form, up to its name.
 PAGE = "/crawlers/"
 FORM = "/runs/new?crawler="
 _START = re.compile(r"start\s+(\S.*)", re.IGNORECASE)
 
 
 class SearchChoice(Choice):
-    """Parameters of the web page of a search."""
+    """Parameters of the search page."""
 
     q: str = Field(default="", max_length=200)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResults:
-    """The results of one kind: words with their links, and the link to all of them."""
+    """The results of one kind: words with their links, and the link to all results."""
 
     title: str
     results: list[tuple[str, str]]
@@ -50,7 +50,8 @@ class SearchResults:
 
     @classmethod
     def of(cls, title: str, links: Iterable[tuple[str, str]], all_of_them: str) -> SearchResults:
-        """Return the first results, each word once. If there are more, there is a link to all."""
+        """Return the first results, without duplicate words. If there are more, include a link to
+        all of them."""
         every = list(dict(links).items())
         return cls(title, every[:SHOWN], all_of_them if len(every) > SHOWN else None)
 
@@ -60,8 +61,8 @@ def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock:
 
     @app.get("/search")
     async def show_search(request: Request) -> Response:
-        """Show crawlers, managers, graphs, schedules and runs that fit the text. The number of a
-        run leads to the run, and "start" with the name of a crawler to its form.
+        """Show the crawlers, managers, graphs, schedules and runs that match the text. The number
+        of a run leads to that run, and "start" with the name of a crawler leads to its form.
         """
         text = query_of(request, SearchChoice).q.strip()
         crawlers = {line.name: line.in_catalogue for line in (await fleet.read()).crawlers}
@@ -95,7 +96,7 @@ def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock:
 
 
 def _named(store: Store, text: str, crawlers: Iterable[str]) -> Iterator[SearchResults]:
-    """Yield what has the text in its name, by kind."""
+    """Yield the objects whose names contain the text, by kind."""
     managers, _ = store.managers.search(text, limit=SHOWN + 1)
     graphs, _ = store.graphs.search(text, limit=SHOWN + 1)
     asked = query({"search": text})

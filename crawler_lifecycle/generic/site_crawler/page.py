@@ -53,7 +53,7 @@ def too_much(text: str) -> str | None:
 
 
 def lines_of(root: Any) -> Iterator[str]:
-    """Yield the visible texts of a page, each as one line."""
+    """Yield the visible pieces of text on a page, each as one line."""
     for text in _TEXTS(root):
         line = " ".join(text.split())
         if line:

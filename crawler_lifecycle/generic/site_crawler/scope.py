@@ -48,7 +48,7 @@ class Scope:
 
     @classmethod
     def read(cls, start: str | None = None, **given: str | None) -> Scope:
-        """Return the scope for these arguments. An empty text counts as a missing argument.
+        """Return the scope for these arguments. An empty string counts as a missing argument.
 
         Raises ``ValueError`` that names the argument.
         """

@@ -19,14 +19,15 @@ from .page import lines_of, too_much, words_of
 from .scope import CHAIN_MAX, URL_MAX, Redirects, Scope
 
 REDIRECTS = (301, 302, 303, 307, 308)
-#: The maximum length of a text from a page, such as the title.
+#: The maximum length of a string from a page, such as the title.
 TEXT_MAX = 500
 #: Scrapy's close reason for a crawl that reached its limit, here ``max_pages``.
 CUT_OFF = "closespider_pagecount"
 #: The close reason of a crawl whose first address cannot be used. It counts as a failure.
 NO_START = "start_error"
 
-# ``smart_strings=False`` makes plain strings, which saves memory: a page may have very many links.
+# ``smart_strings=False`` creates plain strings, which saves memory, because a page may have very
+# many links.
 _LINKS = etree.XPath(
     "//a/@href | //area/@href | //frame/@src | //iframe/@src | //link[@rel='next' or "
     "@rel='prev']/@href",
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class SiteSpider(Spider):
-    """Follows every link on the start's host, and makes an item for each HTML page of any status.
+    """Follows every link on the start's host, and creates an item for each HTML page of any status.
 
     ``-a start=URL`` the first address (required)
     ``-a max_pages=10000`` limit of requested addresses, including dead links and redirects
@@ -92,8 +93,8 @@ class SiteSpider(Spider):
     # --- responses
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Any]:
-        """Handle a response: follow a redirect within the site, make an item from a page, or record
-        the request as skipped.
+        """Handle a response: follow a redirect within the site, create an item from a page, or
+        record the request as skipped.
         """
         if response.status in REDIRECTS:
             yield from self._redirected(response)

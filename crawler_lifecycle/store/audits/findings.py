@@ -103,8 +103,8 @@ class FindingStore(StorePart):
 
         Returns their number.
 
-        If ``about`` is given, only findings are closed whose subject has ``about``, such as
-        ``manager``, as its second word.
+        If ``about`` is given, close only findings whose subject has ``about``, such as ``manager``,
+        as its second word.
         """
         a = audit_finding.c
         mine = true() if about is None else a.subject.like(f"%/{about}/%")

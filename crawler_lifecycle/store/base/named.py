@@ -134,7 +134,7 @@ class NamedPart(StorePart, Generic[R]):
         return made(self.kind, rows[0]) if rows and rows[0]["name"] == name else None
 
     def page(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[R]:
-        """Return rows with a number above ``after_id``, the oldest first.
+        """Return rows with a number above ``after_id``, oldest first.
 
         If ``deleted`` is true, include deleted rows.
         """
@@ -150,7 +150,7 @@ class NamedPart(StorePart, Generic[R]):
         return [made(self.kind, row) for row in self._rows(query)]
 
     def every(self) -> list[R]:
-        """Return all rows that were not deleted, the oldest first."""
+        """Return all rows that were not deleted, oldest first."""
         found: list[R] = []
         while page := self.page(getattr(found[-1], f"{self.table.name}_id") if found else 0, 200):
             found += page

@@ -121,7 +121,7 @@ def append_events(conn: Connection, events: Sequence[Row]) -> None:
 
 
 def facts(row: Row, *names: str) -> dict[str, Any]:
-    """Return columns of a row for the body of an event, with times as texts."""
+    """Return columns of a row for the body of an event, with times as strings."""
     return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}
 
 
@@ -132,7 +132,8 @@ def record_tries(
 
     ``tried`` maps the number of each event to the error of the try, or to ``None`` if the try
     succeeded. A delivered event stays delivered. Removed events are skipped. ``answers`` contains
-    texts from receivers, which are stored with delivered events. Returns whether all events exist.
+    messages from receivers, which are stored with delivered events. Returns whether all events
+    exist.
     """
     d = outbox_delivery.c
     new = []

@@ -71,7 +71,7 @@ class OwnedPart(StorePart, Generic[U, R]):
         states: Sequence[str] = (),
         name: str | None = None,
     ) -> list[R]:
-        """Return rows in one of these states and with this name, the newest first.
+        """Return rows in one of these states and with this name, newest first.
 
         Drafts of graphs are included only when ``states`` names them.
         """

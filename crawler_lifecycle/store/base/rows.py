@@ -101,7 +101,7 @@ def unreadable(table: Table, row: Row, fault: Fault) -> RowUnreadable:
 
 
 def where(table: Table, row: Row) -> str:
-    """Return a text with the table, the key and the run of a row."""
+    """Return a phrase with the table, the key and the run of a row."""
     names = [column.name for column in table.primary_key]
     if "run_id" in row and "run_id" not in names:
         names.append("run_id")

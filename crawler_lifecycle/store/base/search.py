@@ -1,7 +1,7 @@
-"""Lists of runs, managers and graphs that are searched for a text or sorted by a column.
+"""Lists of runs, managers and graphs that are searched for a text or sorted by a
 
-No index can find a part of a text, and few columns have an index for sorting. Both operations
-therefore read a window: the newest ``WINDOW`` rows that meet the other filters. Searches ignore
+column. No index can find part of a text, and few columns have an index for sorting. Both operations
+therefore read a window: the newest ``WINDOW`` rows that match the other filters. Searches ignore
 case.
 
 A search that finds too few rows in the window continues among all older rows, but only in indexed
@@ -40,8 +40,8 @@ from crawler_lifecycle.store.columns import json_text
 
 from .rows import Row, seen, wanted
 
-#: The maximum number of rows whose texts are searched, and of characters of a JSON document that
-#: are read.
+#: The maximum number of rows whose columns are searched, and of characters that are read from a
+#: JSON document.
 WINDOW = 2_000
 DOCUMENT_MAX = 8_000
 #: The maximum number of distinct values of a column that are compared, and of those whose older
@@ -56,13 +56,13 @@ class Reach:
 
     window: int
     whole: bool
-    """True if the window contained every row that meets the other filters."""
+    """True if the window contained every row that matches the other filters."""
     fits: int
     """The number of rows in the window that contain the text."""
     left: list[str] = field(default_factory=list)
     """The fields that were searched only in the window: ``arguments``, ``tags`` …"""
     note: str | None = None
-    """A sentence about what a search left out, other than such fields."""
+    """A sentence about what a search omitted, other than such fields."""
 
 
 def in_statuses(
@@ -93,7 +93,7 @@ def united(queries: Sequence[Select[Any]]) -> Subquery:
 def newest(
     key: Column[int], queries: Sequence[Select[Any]], limit: int, *columns: Any
 ) -> Select[Any]:
-    """Return a query for the rows with the ids that these queries find, the newest first. The query
+    """Return a query for the rows with the ids that these queries find, newest first. The query
     reads ``columns``; if there are none, all columns.
     """
     page = united(queries)
@@ -252,7 +252,7 @@ class ListColumns:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list of managers or graphs, the newest first.
+    """A list of managers or graphs, newest first.
 
     Each of ``kinds`` has its own query, so that an index provides the order.
     """

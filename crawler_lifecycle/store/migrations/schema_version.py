@@ -62,7 +62,7 @@ def _config() -> Config:
 
 @functools.cache
 def _migrations() -> tuple[Mapping[str, str], ...]:
-    """Return the constants of all migrations, the oldest first.
+    """Return the constants of all migrations, oldest first.
 
     Each service reads them at its start. Importing Alembic to load the modules would take 0.1 s.
     """
@@ -77,7 +77,7 @@ def head_version() -> str:
 
 @functools.cache
 def known_versions() -> tuple[str, ...]:
-    """Return the schema versions that this build knows, the oldest first.
+    """Return the schema versions that this build knows, oldest first.
 
     The last version is the version of this build.
     """

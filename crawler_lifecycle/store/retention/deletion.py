@@ -1,6 +1,6 @@
-"""Deletion of the data of a run: the recorded request, the removal of texts, and the report.
+"""Deletion of the data of a run: the recorded request, the removal of strings, and the report.
 
-The row of the run and the rows of its tasks are kept, but texts from people and crawlers are
+The row of the run and the rows of its tasks are kept, but strings from people and crawlers are
 removed from them.
 """
 
@@ -35,7 +35,7 @@ _run = _T["run_history"].c
 _task = _T["task_history"]
 _event = _T["outbox_event"]
 #: The keys of large tables, which are changed in pages, each with the new values of the columns
-#: that contain texts from people and crawlers.
+#: that contain strings from people and crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
     _task.c.task_id: _WORDS | {"outcome": known_outcome(_task.c.outcome), "args": {}},
     _T["status_transition"].c.seq: {"evidence": {}},
@@ -88,7 +88,7 @@ class DeletionStore(RunPart):
         return [run_row(row) for row in self._rows(query.order_by(_run.deleted_at).limit(100))]
 
     def delete_texts(self, run: RunRef, alive: Callable[[], None]) -> dict[str, int]:
-        """Remove texts from people and crawlers from all rows about the run.
+        """Remove strings from people and crawlers from all rows about the run.
 
         Returns the number of rows of each large table.
 

@@ -46,7 +46,7 @@ class FileRetentionStore(RunPart):
     ) -> tuple[RetentionState, int, int]:
         """Release the files of a run for removal if its state is ``RetentionState.OLD``.
 
-        Released files are not read any more.
+        Released files are no longer read.
 
         ``put_aside`` is called while no resume and no export of the run can begin. If it raises an
         error, nothing changes. Returns the state of the run, its current attempt, and the highest

@@ -173,7 +173,7 @@ class FeatureRetention:
     check_deletion: Callable[[Unit], None] = lambda unit: None
     """Raise ``NotInThisState`` while the feature may still need the data of the run."""
     delete_texts: Callable[[Unit], None] = lambda unit: None
-    """Remove texts from people and crawlers from the rows of the feature about the run."""
+    """Remove strings from people and crawlers from the rows of the feature about the run."""
 
 
 def feature_retentions() -> list[FeatureRetention]:
@@ -187,6 +187,6 @@ def feature_retentions() -> list[FeatureRetention]:
 def known_outcome(outcome: Column[Any]) -> Any:
     """Return the outcome if it is a standard outcome, otherwise null.
 
-    A crawler can report any text as its outcome.
+    A crawler can report any string as its outcome.
     """
     return case((outcome.in_(OUTCOMES), outcome), else_=None)

@@ -222,7 +222,7 @@ class CompletionStore(RunPart):
             if self._pools.counted:
                 leave_line(unit)
             if unit.stop is not None:
-                # The run has ended, so no workflow needs to act on the stop any more.
+                # The run has ended, so no workflow needs to act on the stop any longer.
                 note_acted(unit, unit.now)
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
                 stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", *OF_END)

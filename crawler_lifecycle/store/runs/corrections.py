@@ -90,11 +90,11 @@ class CorrectionStore(RunPart):
         kind: str | None = None,
         before_id: int | None = None,
     ) -> list[CorrectionRow]:
-        """Return corrections, the oldest first.
+        """Return corrections, oldest first.
 
         ``run_id`` and ``kind`` limit them to one run and one kind.
 
-        If ``before_id`` is given, return the corrections before this id, the newest first.
+        If ``before_id`` is given, return the corrections before this id, newest first.
         """
         key = correction.c.id
         given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))

@@ -24,8 +24,8 @@ from .tables import LIVE_RUNS, OVER_RUNS, run_history
 #: The columns of a ``BriefRun``.
 BRIEF = [run_history.c[name] for name in BriefRun.__dataclass_fields__]
 
-#: The newest runs of a crawler among which the good ones are counted. More would not change a
-#: number without decimals, and a crawler may have thousands a day.
+#: The number of newest runs of a crawler among which the good ones are counted. More would not
+#: change a percentage without decimals, and a crawler may have thousands of runs per day.
 SHARE_OF = 100
 
 
@@ -68,7 +68,7 @@ class RunCounts(StorePart):
                 .where(*failed)
                 .group_by(*same)
             )
-            # A crawler can report any text as its outcome, so rare outcomes are left out.
+            # A crawler can report any string as its outcome, so rare outcomes are left out.
             found = conn.execute(_hinted(groups).order_by(runs.desc()).limit(1_000)).all()
             stopped = sum(row.runs for row in found if row.ended_by == EndedBy.PERSON)
             told = [row for row in found if row.ended_by != EndedBy.PERSON][:outcomes]
@@ -81,7 +81,7 @@ class RunCounts(StorePart):
             return Ends(count(RunStatus.COMPLETED), count(RunStatus.FAILED), stopped, failures)
 
     def live_runs(self, most: int) -> list[LiveRuns]:
-        """Count live runs by crawler and by what they wait for.
+        """Count live runs by crawler and by what they are waiting for.
 
         At most ``most`` runs of each status are read.
         """

@@ -111,7 +111,7 @@ class RunFilters:
     created_from: datetime | None = None
     created_until: datetime | None = None
     waits: str | None = None
-    """Only live runs that wait for this (``domain.waiting.Wait``)."""
+    """Only live runs that are waiting for this (``domain.waiting.Wait``)."""
     attention: bool = False
     """True to list only runs that need attention. Such a run failed and was not ended by a person,
     or it completed with less than expected. In addition, no later run of the same work or schedule
@@ -120,7 +120,7 @@ class RunFilters:
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
-    """Return the newest ``limit`` runs that meet the filters, the newest first, with these columns
+    """Return the newest ``limit`` runs that match the filters, newest first, with these columns
     or all.
     """
     query = newest(
@@ -134,8 +134,8 @@ WAITING = [RunStatus.INITIALIZING.value, RunStatus.PROCESSING.value]
 
 
 def wait_column() -> ColumnElement[str]:
-    """Return what a run with a status of ``WAITING`` waits for (``domain.waiting.Wait``); null if
-    the run is not waiting.
+    """Return what a run with a status in ``WAITING`` is waiting for (``domain.waiting.Wait``); null
+    if the run is not waiting.
     """
     r = run_history.c
     in_line = exists(

@@ -10,7 +10,7 @@ The rows of the worktable are deleted in the same transaction. The key of the wo
 the run, whose row is locked.
 
 Transitions and corrections are inserted from the same worktable just before the UPDATE, so their
-texts are sent to the database only once. The findings of a poll are immediately written into a
+strings are sent to the database only once. The findings of a poll are immediately written into a
 similar table (``task_finding``). Applying them takes only three statements inside the database, so
 locks are held briefly.
 

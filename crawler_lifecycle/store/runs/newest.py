@@ -1,5 +1,5 @@
-"""The newest runs of crawlers, by steps in an index: their cost depends on the number of crawlers,
-not on the number of runs.
+"""The newest runs of crawlers, found by steps in an index, so the cost depends on the number of
+crawlers and not on the number of runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .tables import run_history
 
 _r = run_history.c
 #: SQLite has no plan that skips from crawler to crawler in an index, so each row of this recursion
-#: is found by the row before it.
+#: is found from the previous row.
 _STEPS = """
 WITH RECURSIVE step (project, crawler, run_id) AS (
     SELECT * FROM (
@@ -52,18 +52,17 @@ def newest_of_all(conn: Connection) -> Subquery:
 
 
 def of_project(**values: str) -> dict[str, str]:
-    """Return a group for ``newest_of_each`` of which the caller sees only its project."""
+    """Return a group for ``newest_of_each``, limited to the project of the caller."""
     project = only()
     return values if project is None else {"project": project, **values}
 
 
 def newest_of_each(groups: Sequence[Mapping[str, str]], each: int) -> Subquery:
-    """Return a query for the ids of the newest ``each`` runs of each group (at most 500, and not
-    none).
+    """Return a query for the ids of the newest ``each`` runs of each group (1 to 500 groups).
 
-    A group has the values of the columns of an index whose last column is the id. The statement is
-    made as a text: SQLAlchemy takes ten times as long to make so many queries as a database to
-    answer them.
+    A group contains values for the columns of an index whose last column is the id. The statement
+    is built as text, because SQLAlchemy takes ten times as long to build this many queries as a
+    database takes to answer them.
     """
     values: dict[str, object] = {"each": each}
     parts = list[str]()

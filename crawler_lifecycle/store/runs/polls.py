@@ -102,7 +102,7 @@ class PollStore(RunPart):
         return bool(self._rows(upgrades))
 
     def found_state(self, fence: Fence, few: Tasks = None) -> FoundState:
-        """Return the alive tasks of the run, and the other data with which a poll is compared.
+        """Return the live tasks of the run, and the other data with which a poll is compared.
 
         If ``few`` contains at most ``FEW`` tasks and more than ``FEW`` tasks are alive, return only
         the tasks ``few``.

@@ -97,7 +97,7 @@ class RunReader(RunCounts, RunPart):
     def list_runs(
         self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[RunQuery]
     ) -> list[RunRow]:
-        """Return runs of the caller's project that meet all given filters, the newest first."""
+        """Return runs of the caller's project that meet all given filters, newest first."""
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
             return [run_row(row) for row in newest_runs(conn, filters, limit)]
@@ -181,7 +181,7 @@ class RunReader(RunCounts, RunPart):
             return _runs_of(conn, ShortRun, newest_of_all(conn), most)
 
     def recent_runs(self, crawlers: Collection[str], each: int, kind: type[R]) -> list[R]:
-        """Return the newest ``each`` runs of each of these crawlers, the newest first, with one
+        """Return the newest ``each`` runs of each of these crawlers, newest first, with one
         statement. ``kind`` is the class of the rows.
 
         Raises ``ValueError`` for more than ``CRAWLERS_MAX`` crawlers.
@@ -198,7 +198,7 @@ class RunReader(RunCounts, RunPart):
             return _runs_of(conn, kind, page, each * len(wanted))[::-1]
 
     def brief_runs(self, limit: int, *, crawler: str | None = None) -> list[BriefRun]:
-        """Return the newest runs, or those of this crawler, the newest first."""
+        """Return the newest runs, or those of this crawler, newest first."""
         filters = RunFilters({"crawler": crawler} if crawler else {})
         with self._db.reading() as conn:
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
@@ -256,7 +256,7 @@ class RunReader(RunCounts, RunPart):
 
 
 def _runs_of(conn: Connection, kind: type[R], page: Subquery, most: int) -> list[R]:
-    """Return the runs with the ids of ``page``, at most ``most``, the oldest first."""
+    """Return the runs with the ids of ``page``, at most ``most``, oldest first."""
     r = run_history.c
     columns = [r[name] for name in kind.__dataclass_fields__]
     query = select(*columns).join(page, page.c.run_id == r.run_id).limit(most)

@@ -135,7 +135,7 @@ def load_details(row: Row) -> Details:
 
 
 def compact(value: Any) -> Any:
-    """Return the JSON value without empty fields and with shortened texts."""
+    """Return the JSON value without empty fields and with shortened strings."""
     if isinstance(value, dict):
         kept = {name: compact(item) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None and item != {}}

@@ -1,5 +1,5 @@
-"""The words by which searches find runs: they are written with the runs, and filled for runs of
-builds before migration 0011.
+"""The words by which searches find runs. They are written together with the runs, and added later
+for the runs of builds before migration 0011.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crawler_lifecycle.store.base.unit import StorePart
 
 from .tables import run_history, run_word, task_history
 
-#: The columns of ``run_history`` whose texts are searched.
+#: The columns of ``run_history`` that are searched.
 SEARCHED = ("run_id", "crawler", "flow_id", "outcome", "cause", "request")
 #: The maximum number of tasks whose errors are searched, per run.
 _ERRORS_MAX = 50
@@ -49,13 +49,13 @@ def write_words(conn: Connection, run: Row) -> None:
 
 
 def _rows(run: Row, words: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the rows with these words of a run."""
+    """Return the rows for these words of a run."""
     return [{"run_id": run["run_id"], "word": word} for word in words]
 
 
 def _texts(run: Row, errors: Sequence[str]) -> Iterator[str]:
-    """Yield the texts of a run. Arguments come last, because only the first words are kept."""
-    # A manual edit may have left any JSON.
+    """Yield the strings of a run. Arguments come last, because only the first words are kept."""
+    # After a manual edit, this may be any JSON.
     request = run["request"] if isinstance(run["request"], dict) else {}
     tags = request.get("tags")
     args = request.get("args")
@@ -84,7 +84,7 @@ def first_filled(conn: Connection) -> int | None:
 
 
 class SearchStore(StorePart):
-    """The words of runs that builds before migration 0011 have written."""
+    """The words of runs that were written by builds before migration 0011."""
 
     def fill(self) -> int:
         """Write the words of the newest runs that have none, at most ``_FILL``.

@@ -169,7 +169,7 @@ def read_run(
 def checked_counts(conn: Connection, run: Row) -> TaskCounts:
     """Return the counts of ``count_tasks``.
 
-    Raises ``RowUnreadable`` if the run has ended but still has alive tasks.
+    Raises ``RowUnreadable`` if the run has ended but still has live tasks.
     """
     counts = count_tasks(conn, run["run_id"])
     if counts.alive and RunStatus(run["status"]).terminal:
@@ -207,7 +207,7 @@ class Unit:
     corrections: list[CorrectionRow] = field(default_factory=list)
     """The corrections that the transaction wrote. An event reports them."""
     reworded: bool = False
-    """True if texts changed by which searches find the run."""
+    """True if strings by which searches find the run have changed."""
     by_database: bool = False
     """True if ``by_server`` asks the database."""
 
@@ -270,9 +270,9 @@ class Unit:
         return (self.run["look_revision"] or 0) + 1
 
     def _waiting_since(self, wait: str | None) -> datetime | None:
-        """Return the time since which the run has waited for the same reason.
+        """Return the time since when the run has been waiting for the same
 
-        The text before the colon identifies the reason, and the text after it may change.
+        reason. The part before the colon identifies the reason, and the part after it may change.
         """
         before = self.run["waiting_for"]
         if wait is None:

@@ -71,7 +71,7 @@ class Graph:
     records: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """Results of ended crawls and approvals that the caller has to store, by step number."""
     key: str = ""
-    """The id of the graph, for texts."""
+    """The id of the graph, for messages."""
 
     def __post_init__(self) -> None:
         self._spread = Propagation(self.steps, self.changed, fail_fast=self.options.fail_fast)

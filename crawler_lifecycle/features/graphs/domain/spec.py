@@ -38,7 +38,7 @@ class StepKind(StrEnum):
     """The kind of a step."""
 
     FUNCTION = "function"
-    """A function or a worker, called in a process of the role ``user-code``."""
+    """A function or a worker, called in a process with the role ``user-code``."""
     CRAWL = "crawl"
     MANAGER = "manager"
     GRAPH = "graph"

@@ -343,8 +343,8 @@ class GraphCommands:
     async def approve(
         self, key: str, body: ApproveGraphStep, request_id: str | None
     ) -> ChangedSteps:
-        """Decide an approval. A repeat of the same decision changes nothing; a different decision
-        is refused.
+        """Grant or reject an approval. A repeat of the same decision changes nothing; a different
+        decision is refused.
         """
         by = body.requested_by
         at = self.clock()

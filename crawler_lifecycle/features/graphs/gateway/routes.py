@@ -120,7 +120,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
         `id` identifies the graph. A repeat with the same id and content finds the graph; different
         content is refused. The default of `id` is the `Idempotency-Key`.
         """
-        async with turn():  # the database takes long to store its steps
+        async with turn():  # the database takes a long time to store its steps
             done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
         return AcceptedGraph.of(done.row, note=done.note)

@@ -1,5 +1,5 @@
-"""Rules by which conditions become incidents: one is opened, counted, closed, opened again, and
-reported.
+"""The rules by which conditions become incidents, and by which incidents are opened, counted,
+closed, reopened and reported.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from crawler_lifecycle.domain.names import (
 )
 
 RECOVERED = "recovered"
-#: A cause that comes back so soon opens its incident again.
+#: A cause that comes back within this time opens its incident again.
 REOPENED_WITHIN = timedelta(hours=1)
-#: What occurred last so long ago opens no incident: nobody has missed it.
+#: A condition whose last occurrence is older than this opens no incident, because nobody has missed
+#: it.
 OPENED_WITHIN = timedelta(days=30)
-#: How many times as often as reported a cause occurs, when it is reported once more.
+#: An incident is reported again when its count is this many times the reported count.
 GROWS = 10
 
 Key = tuple[str, str, str, str]
@@ -30,7 +31,8 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
-    """One change of the record. ``row``: the incident that changes; ``None``: a new one."""
+    """One change of the record. ``row`` is the incident that changes, or ``None`` for a new
+    incident."""
 
     row: IncidentRow | None
     values: Mapping[str, Any]
@@ -39,7 +41,7 @@ class IncidentChange:
 
 
 def key_of(row: IncidentRow) -> Key:
-    """Return what the row has in common with its condition."""
+    """Return the values that the row has in common with its condition."""
     return row.kind, row.subject, row.project, row.fingerprint
 
 
@@ -50,10 +52,10 @@ def changes_of(
     covers: Callable[[IncidentRow], bool],
     now: datetime,
 ) -> list[IncidentChange]:
-    """Return what changes.
+    """Return the changes.
 
-    ``closed``: the incident of each key that was closed last. ``covers``: whether ``conditions``
-    would have the condition of an open incident, if it still held.
+    ``closed`` contains, for each key, the incident that was closed last. ``covers`` returns whether
+    ``conditions`` would contain the condition of an open incident if it still held.
     """
     found = {condition.key: condition for condition in conditions}
     known = {key_of(row): row for row in open_rows}
@@ -72,7 +74,8 @@ def changes_of(
 
 
 def closing(row: IncidentRow, by: str, now: datetime) -> IncidentChange:
-    """Return the end of an incident. It is reported if anything was since its last end."""
+    """Return the end of an incident. The end is reported if anything else was reported since its
+    last end."""
     said = row.notices > 0 and not row.is_muted(now)
     values = {"state": "closed", "closed_at": now, "closed_by": by, "notices": 0}
     return IncidentChange(row, values, EVENT_INCIDENT_CLOSED if said else None)
@@ -84,7 +87,7 @@ def _appeared(
     values = _newest(condition)
     if last is not None and last.closed_at is not None:
         seen = last.closed_by != RECOVERED and condition.at <= last.closed_at
-        if seen:  # who closed it knows it; a newer occurrence is news
+        if seen:  # whoever closed it knows about these occurrences; only a newer one is news
             return None
         if now - last.closed_at <= REOPENED_WITHIN:
             again = {"state": "open", "closed_at": None, "closed_by": None}
@@ -141,5 +144,5 @@ def _newest(condition: IncidentCondition) -> dict[str, Any]:
 
 
 def _fresh(condition: IncidentCondition, row: IncidentRow) -> int:
-    """Return how many occurrences are newer than those that the row counts."""
+    """Return the number of occurrences that the row does not count yet."""
     return sum(at > row.last_at for at in condition.times)

@@ -1,6 +1,7 @@
-"""Workers that leave no notes any more: frozen, cut off from the database, or killed.
+"""Workers that no longer leave notes, because they are frozen, cut off from the database, or were
 
-The clocks of machines differ, so a reader measures by its own how long a note has not changed.
+killed. The clocks of machines differ, so a reader uses its own clock to measure how long a note has
+not changed.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-#: Seconds without a new note after which a worker is silent. With the pause between two rounds,
-#: people learn of it within ten seconds.
+#: Seconds without a new note after which a worker counts as silent. Even with the pause between two
+#: rounds, people learn of it within ten seconds.
 SILENT_S = 6.0
 
 
 class WorkerNote(NamedTuple):
-    """The last note of a worker: its roles, when it began, and when it left the note."""
+    """The last note of a worker: its roles, when the worker began, and when it left the note."""
 
     roles: str
     began: float
@@ -24,12 +25,12 @@ class WorkerNote(NamedTuple):
 
 @dataclass
 class WorkerWatch:
-    """The notes of workers, and since when one reader has seen each as it is."""
+    """The notes of workers, and the time since when one reader has seen each note unchanged."""
 
     _changed: dict[str, tuple[WorkerNote, float]] = field(default_factory=dict)
 
     def silent(self, notes: Mapping[str, WorkerNote], now: float) -> dict[str, float]:
-        """Return for how many seconds each silent worker has been so, by its name."""
+        """Return the seconds for which each silent worker has been silent, by its name."""
         before = self._changed
         self._changed = {name: (note, now) for name, note in notes.items()}
         same = {name: seen for name, seen in before.items() if seen[0] == notes.get(name)}
@@ -39,7 +40,7 @@ class WorkerWatch:
 
 
 def is_replaced(name: str, notes: Mapping[str, WorkerNote], silent: Collection[str]) -> bool:
-    """Return whether a worker with the same roles has begun after the last note of this one."""
+    """Return whether a worker with the same roles has begun since the last note of this worker."""
     alive = [notes[other] for other in notes.keys() - silent]
     last = notes[name]
     return any(other.roles == last.roles and other.began > last.at for other in alive)

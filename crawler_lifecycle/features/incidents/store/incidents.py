@@ -29,7 +29,7 @@ from .reads import IncidentReader
 from .tables import incident
 
 _i = incident.c
-#: The most open incidents of an installation, and the most changes of one transaction.
+#: The maximum numbers of open incidents in an installation, and of changes in one transaction.
 OPEN_MAX = 10_000
 CHANGES_MAX = 200
 #: The columns that each event contains.
@@ -47,10 +47,11 @@ class IncidentStore(IncidentReader):
     def record_conditions(
         self, conditions: Sequence[IncidentCondition], covers: Callable[[IncidentRow], bool]
     ) -> int:
-        """Open, count and close incidents by what holds now, with their events.
+        """Open, count and close incidents according to the present conditions, and write their
+        events.
 
-        ``covers``: whether ``conditions`` would have the condition of an open incident. Only one
-        process may call this at a time. Returns the number of changes.
+        ``covers`` returns whether ``conditions`` would contain the condition of an open incident if
+        it still held. Only one process may call this at a time. Returns the number of changes.
         """
         open_rows = self.open_incidents(OPEN_MAX)
         known = {key_of(row) for row in open_rows}
@@ -63,7 +64,8 @@ class IncidentStore(IncidentReader):
         return len(found)
 
     def close_incident(self, incident_id: int, by: str) -> IncidentRow:
-        """Close an incident by hand. A closed one stays as it is. Raises ``RunNotFound``."""
+        """Close an incident by hand. If it is already closed, nothing changes. Raises
+        ``RunNotFound``."""
         with self._db.writing() as conn:
             row = made(IncidentRow, read_row(conn, incident, incident_id, lock="write"))
             now = self._clock()
@@ -72,14 +74,14 @@ class IncidentStore(IncidentReader):
             return made(IncidentRow, read_row(conn, incident, incident_id))
 
     def change_incident(self, incident_id: int, **values: Any) -> IncidentRow:
-        """Set columns that people decide about. Raises ``RunNotFound``."""
+        """Set the columns that people decide about. Raises ``RunNotFound``."""
         with self._db.writing() as conn:
             row = read_row(conn, incident, incident_id, lock="write")
             change_row(conn, incident, row, values)
             return made(IncidentRow, {**row, **values})
 
     def _write(self, conn: Connection, change: IncidentChange, now: datetime) -> Row:
-        """Write a change, and return its event; empty: nobody is notified."""
+        """Write a change, and return its event. The result is empty if nobody is notified."""
         values = dict(change.values)
         if change.row is None:
             level = INCIDENT_KINDS[values["kind"]].level
@@ -89,7 +91,7 @@ class IncidentStore(IncidentReader):
             row = dict(conn.execute(query).mappings().one())
         else:
             row = read_row(conn, incident, change.row.incident_id, lock="write")
-            if row["state"] != change.row.state:  # a person was faster
+            if row["state"] != change.row.state:  # a person has closed it in the meantime
                 return {}
             row |= values
             key = _open_key(row) if row["state"] == "open" else None
@@ -98,7 +100,7 @@ class IncidentStore(IncidentReader):
 
 
 def _open_key(values: Mapping[str, Any]) -> str:
-    """Return the key of an open incident: a cause of a subject is open once."""
+    """Return the key of an open incident, so that each cause of a subject is open only once."""
     names = ("kind", "subject", "project", "fingerprint")
     return request_fingerprint("\n".join(str(values[name]) for name in names))
 

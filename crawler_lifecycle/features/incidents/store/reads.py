@@ -26,7 +26,7 @@ from .tables import incident
 
 _i = incident.c
 _r = run_history.c
-#: The most events of ended runs that are read at once.
+#: The maximum number of events about ended runs that are read at once.
 EVENTS_MAX = 5_000
 #: The columns of a ``JudgedRun``.
 _ENDED = [_r[name] for name in JudgedRun._fields]
@@ -37,7 +37,8 @@ State = Literal["open", "closed", "all"]
 
 
 class IncidentReader(StorePart):
-    """The reading methods of ``IncidentStore``. A caller of one project sees its own incidents."""
+    """The reading methods of ``IncidentStore``. A caller with one project sees only the incidents
+    of that project."""
 
     def get_incident(self, incident_id: int) -> IncidentRow | None:
         """Return the incident with this number."""
@@ -47,8 +48,8 @@ class IncidentReader(StorePart):
         return made(IncidentRow, rows[0]) if rows else None
 
     def open_incidents(self, limit: int) -> list[IncidentRow]:
-        """Return open incidents: the bad ones first, and among equal ones that with the newest
-        occurrence.
+        """Return open incidents: bad ones first, and among incidents of equal level the one with
+        the newest occurrence first.
         """
         query = select(incident).where(_i.state == "open", *seen(incident, leads=True))
         query = query.order_by(_i.level, _i.last_at.desc()).limit(limit)
@@ -71,7 +72,7 @@ class IncidentReader(StorePart):
         assignee: str | None = None,
         muted: bool | None = None,
     ) -> list[IncidentRow]:
-        """Return the incidents that meet every given filter, the newest first."""
+        """Return the incidents that match all given filters, newest first."""
         query = select(incident).where(
             *wanted((_i.kind, kind), (_i.subject, subject), (_i.assignee, assignee)),
             *seen(incident, leads=True),
@@ -88,7 +89,7 @@ class IncidentReader(StorePart):
 
     def incident_events(self, row: IncidentRow, limit: int) -> list[Mapping[str, Any]]:
         """Return the ``type``, ``created_at`` and ``body`` of the last events about an incident,
-        the newest first.
+        newest first.
         """
         e = outbox_event.c
         mine = (e.subject == f"incidents/{row.incident_id}", e.subject_uid == row.incident_uid)
@@ -96,17 +97,17 @@ class IncidentReader(StorePart):
         return list(self._rows(query.order_by(e.seq.desc()).limit(limit)))
 
     def closed_last(self, subjects: Collection[str]) -> dict[Key, IncidentRow]:
-        """Return the incident of each cause of these subjects that was closed last."""
+        """Return, for each cause of these subjects, the incident that was closed last."""
         with self._db.reading() as conn:
             rows = rows_in(conn, select(incident), _i.subject, subjects)
         closed = [made(IncidentRow, row) for row in rows if row["state"] == "closed"]
         return {key_of(row): row for row in sorted(closed, key=lambda row: row.incident_id)}
 
-    # --- what they are derived from ---
+    # --- the data that incidents are derived from ---
 
     def crawlers_ended_after(self, seq: int) -> tuple[Counter[Crawler], int]:
-        """Return how many runs of each crawler ended after this event, and the newest event of such
-        an end.
+        """Return how many runs of each crawler ended after this event, and the newest event about
+        such an end.
         """
         e = outbox_event.c
         events = select(e.seq, _r.project, _r.crawler).join(run_history, _r.run_id == e.run_id)
@@ -127,8 +128,8 @@ class IncidentReader(StorePart):
     def ended_runs(
         self, crawlers: Collection[Crawler], limit: int
     ) -> dict[Crawler, list[JudgedRun]]:
-        """Return the last runs of these crawlers (at most 200, and not none) that ended, at most
-        ``limit`` of each, the newest end first.
+        """Return the last ended runs of these crawlers (1 to 200), at most ``limit`` of each, with
+        the newest end first.
         """
         found: dict[Crawler, list[JudgedRun]] = {crawler: [] for crawler in crawlers}
         groups = [
@@ -147,7 +148,8 @@ class IncidentReader(StorePart):
         return found
 
     def slot_holders(self, pool: str, limit: int) -> Sequence[tuple[str, int]]:
-        """Return the crawlers whose tasks hold most slots of a pool, and how many each holds."""
+        """Return the crawlers whose tasks hold the most slots of a pool, and how many each
+        holds."""
         t = task_history.c
         tasks = func.count().label("tasks")
         query = select(_r.crawler, tasks).join(task_history, t.run_id == _r.run_id)

@@ -14,7 +14,7 @@ from crawler_lifecycle.store.columns import (
     required,
 )
 
-#: The most characters of the cause, the fix and the comment, and of a name.
+#: The maximum numbers of characters in the cause, the fix and the comment, and in a name.
 TEXT_MAX = 1000
 NAME_MAX = 100
 
@@ -26,12 +26,12 @@ incident = new_table(
     # The path of its page: crawlers/shop-437, schedules/nightly.
     required("subject", Words(220)),
     project_column(),
-    # bad or warn; the letters have the order of lists.
+    # bad or warn; the alphabetical order is the order of lists.
     required("level", String(10)),
     required("state", String(10)),
     required("fingerprint", String(32)),
-    # The hash of kind, subject, project and fingerprint while it is open, else null: a cause of a
-    # subject is open once.
+    # The hash of kind, subject, project and fingerprint while the incident is open, otherwise null.
+    # So each cause of a subject is open only once.
     Column("open_key", String(32)),
     required("cause", Words(TEXT_MAX)),
     Column("fix", Words(TEXT_MAX)),
@@ -41,7 +41,7 @@ incident = new_table(
     required("opened_at", UtcTime),
     required("last_at", UtcTime),
     Column("closed_at", UtcTime),
-    # recovered, or the name of who closed it.
+    # "recovered", or the name of the person who closed it.
     Column("closed_by", Words(NAME_MAX)),
     required("reopened", Integer),
     # The count in the last event; 0: no event reported it.

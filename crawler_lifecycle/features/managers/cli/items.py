@@ -112,7 +112,7 @@ def format_of(path: Path, given: Format | None) -> Format:
 
 
 def _json_lines(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
-    """Yield the number of each line, with its item or the text of its error."""
+    """Yield the number of each line, with its item or its error text."""
     number = 0
     while raw := file.readline(LINE_MAX + 1):
         number += 1
@@ -151,7 +151,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
 
 
 def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
-    """Yield the number of each line of a CSV file, with its item or the text of its error.
+    """Yield the number of each line of a CSV file, with its item or its error text.
 
     The header determines the delimiter, as in feeds of crawls. Blanks before a value are ignored
     unless it is quoted. An empty value is left out of the item.

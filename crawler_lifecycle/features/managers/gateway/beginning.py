@@ -150,7 +150,7 @@ class Beginning(ABC):
         rest = "steps" if values["as_json"] else "plan"
         values["wrong"] = problem and fields.placed(problem, places, ("options",), rest)
         # A refused form keeps its key, because it started nothing, and a double click must still
-        # start only one manager or graph. But if the key has started something with different
+        # start only one manager or graph. But if something was started with this key and different
         # values, the next click is meant as a new start.
         keep = (
             given.get("key") if problem is None or problem.code != "idempotency_mismatch" else None
@@ -228,7 +228,7 @@ class ManagerBeginning(Beginning):
         return f"/managers/{started.manager_id}"
 
     async def _jobs(self, asked: StartManager, given: Mapping[str, str]) -> AddJobs | None:
-        """Return the jobs of the form after all checks, so that no manager begins with only a part
+        """Check all jobs in the form, then return them, so that no manager begins with only some
         of them.
         """
         rows = [{"spider_args": args} for args in fields.objects("jobs", given.get("jobs", ""))]

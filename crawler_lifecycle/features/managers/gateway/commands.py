@@ -239,7 +239,7 @@ class ManagerCommands:
     async def _resume(self, row: ManagerRow) -> ManagerRow:
         """Start the workflow of the next attempt, which records it.
 
-        Return its row, or the former row if the start takes long.
+        Return its row, or the former row if the start takes a long time.
 
         Raises ``Problem`` 503 while Temporal is unavailable, because nothing has recorded the
         resume. Raises 409 while the workflow of the former attempt is still open.
@@ -445,7 +445,7 @@ def _name_in(plan: UserCodeRow, argv: Sequence[str]) -> str | None:
 
 
 def _flow_of_program(plan: UserCodeRow | None, argv: Sequence[str]) -> str | None:
-    """Return the flow id that the class sets for the program which ``argv`` selects, if any."""
+    """Return the flow id that the class sets for the program that ``argv`` selects, if any."""
     words = {**dict(pairwise(argv)), **options_of(argv)}
     program = words.get("--program", words.get("-g"))
     known = [option.get("flow_ids") for option in (plan.options if plan else ())]

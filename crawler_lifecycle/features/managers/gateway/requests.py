@@ -164,8 +164,8 @@ class StartManager(StrictBody):
 class NewJob(StrictBody):
     """One job. The job's parameters replace the parameters with which the manager was started.
 
-    Numbers, booleans, lists and objects become texts. ``null`` removes a name. The built-in manager
-    accepts only arguments, settings, tags, a priority and a pool.
+    Numbers, booleans, lists and objects become strings. ``null`` removes a name. The built-in
+    manager accepts only arguments, settings, tags, a priority and a pool.
     """
 
     spider: str | None = Field(default=None, min_length=1, max_length=255)
@@ -271,5 +271,5 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
 
 
 def _left(base: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts without the names that ``null`` removes."""
+    """Return the strings, except those whose names ``null`` removes."""
     return {name: value for name, value in base.items() if given.get(name, "") is not None}

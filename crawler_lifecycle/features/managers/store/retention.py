@@ -36,7 +36,7 @@ def check_deletion(unit: Unit) -> None:
 
 
 def delete_texts(unit: Unit) -> None:
-    """Remove texts by people and crawlers from the jobs that began the run."""
+    """Remove strings from people and crawlers from the jobs that began the run."""
     mine = update(manager_item).where(_i.run_id == unit.run_id)
     unit.conn.execute(mine.values(params=None, error=None, outcome=known_outcome(_i.outcome)))
 

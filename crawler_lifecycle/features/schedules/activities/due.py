@@ -110,8 +110,8 @@ class DueActivities:
         """Record the stop of the previous target, and notify its workflow.
 
         Return whether that target has its verdict. Fail with ``PREVIOUS_LIVE`` while that target
-        has not begun. After a second execution, the target recognizes the repeated stop by the id
-        of the stop.
+        has not begun. On a second execution, the target recognizes the repeated stop by the id of
+        the stop.
         """
         previous = self.schedules.previous_target(due_id)
         firing = self.schedules.get_due(due_id)
@@ -311,7 +311,7 @@ def graph_spec(target: dict[str, Any]) -> GraphSpec:
 
 
 def run_request(name: str, due_at: datetime, spec: ScheduleSpec, project: str) -> RunRequest:
-    """Return the request for the run that a due time starts. Raises ``InvalidRequest``."""
+    """Return the request for the run that is started for a due time. Raises ``InvalidRequest``."""
     own = {"requested_by": f"schedule {name}", **spec.target_at(due_at)}
     due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat(), "project": project}
     return crawl_request({**own, **due})

@@ -10,7 +10,7 @@ from .definition import Overlap
 #: A due time counts as caught up if it is later than this many seconds. A smaller delay is normal
 #: for a slow worker.
 CAUGHT_UP_S = 60.0
-#: A part of the reason of a pause that no person made.
+#: Part of the reason for a pause that no person requested.
 PAUSED_ITSELF = "(pause_after_failures)"
 
 
@@ -78,8 +78,8 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
 
 
 def gave_way(next_due: str) -> str:
-    """Return the reason why a due time begins nothing, if the next due time would stop its target
-    immediately.
+    """Return the reason why nothing begins at a due time, if the next due time would stop its
+    target immediately.
     """
     return f"it was due again, at {next_due}, before its target had begun (overlap: stop_previous)"
 

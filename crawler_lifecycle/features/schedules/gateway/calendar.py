@@ -107,7 +107,7 @@ def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
 
 
 def path_of(one: DueRow) -> str | None:
-    """Return the page of the run, manager or graph that a due time started."""
+    """Return the page of the run, manager or graph that was started for a due time."""
     if one.target is None:
         return None
     is_graph = one.target.kind is TargetKind.GRAPH

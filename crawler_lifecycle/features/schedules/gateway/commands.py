@@ -1,7 +1,7 @@
 """Schedules: bodies of requests, and the commands put, trigger and backfill.
 
-If Temporal is unavailable, workers of the role audit update Temporal later, and start the requested
-firings.
+If Temporal is unavailable, workers with the role audit update Temporal later, and start the
+requested firings.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         return CommandResult(lines, fresh=before is None, note=note)
 
     async def backfill(self, name: str, body: Backfill) -> tuple[list[DueRow], str | None]:
-        """Start the due times in a time window that have started nothing.
+        """Start the target for the due times in a time window at which nothing started.
 
         Return their firings, and a note if any.
         """

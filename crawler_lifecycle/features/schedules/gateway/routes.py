@@ -69,8 +69,8 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/schedules/{name}/pause")
     async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
-        """Pause a schedule. Firings start nothing until the schedule is resumed, but each firing is
-        still recorded.
+        """Pause a schedule. Nothing starts until the schedule is resumed, but each firing is still
+        recorded.
         """
         return await answer(await commands.pause(name, signed(body)))
 
@@ -99,8 +99,8 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/schedules/{name}/backfill", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: _Backfill) -> RequestedFirings:
-        """Fire past due times that have not started a target: missed, skipped, paused and failed
-        ones, and due times before the schedule was created.
+        """Start the target for past due times at which no target started: missed, skipped, paused
+        and failed ones, and due times before the schedule was created.
 
         At most 500 due times are allowed. Targets start one after another, unless they may overlap.
         """

@@ -49,7 +49,7 @@ class Webhook(OfRow):
     is paused.
     """
     error: str | None
-    """The error of the last try while deliveries fail."""
+    """The error of the last try while deliveries are failing."""
     delivered_at: datetime | None
     """The time of the last delivery."""
     through_seq: int

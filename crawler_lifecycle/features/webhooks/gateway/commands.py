@@ -1,6 +1,6 @@
 """Webhooks: bodies of requests, and the commands put and test.
 
-If Temporal is unavailable, workers of the role audit check later that each webhook has its
+If Temporal is unavailable, workers with the role audit check later that each webhook has its
 workflow.
 """
 
@@ -36,8 +36,8 @@ Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 
 
 class PutWebhook(StrictBody):
-    """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets that sign, and the
-    filters of events.
+    """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets for signatures, and
+    the event filters.
 
     An event must match at least one value of each given filter. An omitted filter selects all
     events.
@@ -46,13 +46,13 @@ class PutWebhook(StrictBody):
     kind: Literal["webhook", "slack", "teams", "discord", "email"] = "webhook"
     """``webhook``: signed events for programs. The others are alerts: short messages for people."""
     url: str
-    """The https address, or ``env:NAME``, an environment variable that holds it. For ``email``:
+    """The https address, or ``env:NAME``, an environment variable that contains it. For ``email``:
     addresses separated by commas. Responses hide the end of a chat's address; if that form is sent
     back, it stands for the address on record.
     """
     secrets: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
-    """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the
-    secret changes. Only the kind ``webhook`` has secrets, and it needs one.
+    """``env:NAME``: an environment variable on workers with the role webhooks. Give two while the
+    secret changes. Only webhooks of kind ``webhook`` have secrets, and they need one.
     """
     events: Values = Field(default_factory=list)
     """Types of events, or a name such as ``run.*`` for all types of one kind. The default is all
@@ -102,7 +102,7 @@ class ResumeWebhook(StrictBody):
     skip: bool = False
     """True to send none of the events up to now."""
     skip_seq: Id | None = None
-    """The number of a failed event that is not sent any more. All other events are sent."""
+    """The number of a failed event that will no longer be sent. All other events are sent."""
 
 
 class AskTest(StrictBody):

@@ -10,12 +10,12 @@ from crawler_lifecycle.store.store import Store
 
 from ..domain.definition import fix
 
-#: A webhook that fails for a shorter time may accept the next try.
+#: A webhook that has been failing for a shorter time may accept the next try.
 FAILS_FOR = timedelta(minutes=1)
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
-    """Return the webhooks that fail, and those that were paused while they failed."""
+    """Return the webhooks that are failing, and those that were paused while they were failing."""
     for row in store.webhooks.every():
         since = row.failing_since
         if since is None or now - since < FAILS_FOR:

@@ -15,13 +15,13 @@ Run = RecentRun | RunRow
 #: The height of the items in a tall chart, and the width of one run, in units of the SVG.
 HEIGHT = 72
 WIDTH = 16
-#: The least height of a bar, so that a run without items is seen.
+#: The minimum height of a bar, so that a run without items is visible.
 LEAST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One run of a chart."""
+    """One run in a chart."""
 
     run: Run
     kind: str
@@ -30,22 +30,22 @@ class Bar:
     """
     x: int
     items: float
-    """The height of the bar of items. The run with the most items has the full height."""
+    """The height of the bar for the items. The run with the most items has the full height."""
     duration: float
     title: str
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A tall chart: bars of items on a line, and below it how long each run took."""
+    """A tall chart: bars for the items above a line, and bars for the durations below it."""
 
     bars: list[Bar]
     most: int
-    """The items at the full height."""
+    """The number of items that the full height stands for."""
     usual: float | None
     """The usual number of items, which is drawn as a line; ``None`` if it is unknown."""
     line: float
-    """The place of this line, from the top."""
+    """The position of this line, measured from the top."""
     room: int
     """The width, which does not depend on the number of runs."""
     height: int = HEIGHT
@@ -53,10 +53,10 @@ class Chart:
 
 
 def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
-    """Return the chart of at most ``room`` runs.
+    """Return the chart of at most ``room`` runs. ``runs``
 
-    ``runs`` have the newest one first, which is on the right. The full height stands for the most
-    items of one run, or for the ``usual`` number if that is more.
+    is sorted from newest to oldest; the newest run is on the right. The full height stands for the
+    most items of one run, or for the ``usual`` number if that is more.
     """
     most = max([int(usual or 0), *(run.items or 0 for run in runs)])
     line = HEIGHT * (1 - (usual or 0) / most) if most else HEIGHT
@@ -80,7 +80,7 @@ def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
 
 
 def bar_paths(runs: Sequence[ShortRun], height: int, width: int) -> Mapping[str, str]:
-    """Return the bars of each kind as one path of SVG: a page has a hundred such charts."""
+    """Return the bars of each kind as one SVG path, because a page has a hundred such charts."""
     most = max((run.items or 0 for run in runs), default=0) or 1
     paths: dict[str, str] = {}
     for n, run in enumerate(reversed(runs)):

@@ -23,7 +23,7 @@ LIVE = [status.value for status in RunStatus if not status.terminal]
 #: The tabs of two lists that share a link in the navigation.
 WORK_TABS = ("Graphs and managers", (("/graphs", "Graphs"), ("/managers", "Managers")))
 TRUTH_TABS = ("Truth", (("/corrections", "Corrections"), ("/audit", "Audit")))
-#: Menus with more values also have a field for a value.
+#: Menus with more values than this also have an input field.
 LONG_MENU = 12
 _WORDS = {
     "search": "Text",
@@ -46,14 +46,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """The menu of a filter: its existing values, and a field for a value if there may be more."""
+    """The menu of a filter: its existing values, and an input field if there may be more values."""
 
     name: str
     word: str
     choices: Sequence[Choice]
     typed: bool
     hidden: Sequence[tuple[str, Any]]
-    """The other filters, which the form of the field keeps."""
+    """The other filters, which the form of the input field keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Chooser:
     largest: Sequence[str] = ()
     """Columns whose largest values are shown first."""
     typed: Sequence[str] = ()
-    """Filters that accept any text."""
+    """Filters that accept any value."""
     times: Mapping[str, str] = field(default_factory=dict)
     """The label of each filter that is a time."""
     title: str = ""
-    """The title of the page, if it differs from the plural of the subject."""
+    """The title of the page, if it is not the plural of the subject."""
     intro: str = ""
     """A sentence about the list."""
     tabs: tuple[str, Sequence[tuple[str, str]]] | None = None
@@ -146,7 +146,7 @@ class Chooser:
 
     def _chips(self, asked: Asked) -> list[tuple[str, str, str]]:
         """Return each filter that is set: its label, its value, and the link to the list without
-        it.
+        this filter.
         """
         words = {**_WORDS, **self.facets, **self.times}
         return [
@@ -178,7 +178,7 @@ class Chooser:
         return found
 
     def _link(self, asked: Asked, name: str, value: Any, chosen: bool) -> str:
-        """Return the address with this value added, or without it if it is selected."""
+        """Return the address with this value added, or removed if it is already selected."""
         if name in self.several:
             others = [one for one in asked.get(name, ()) if one != value]
             return self.path + query({**asked, name: others if chosen else [*others, value]})

@@ -2,7 +2,7 @@
 
 The commands of the API carry out the action for each object separately, and each object has its own
 result. A form contains a key, and for each object the attempt that was shown. A form that is sent
-again, for example after the Back button, does nothing twice. An object with another attempt than
+again, for example after the Back button, does nothing twice. An object whose attempt is no longer
 the one shown is reported and not changed.
 """
 

@@ -20,7 +20,8 @@ def args_of(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def fields_of(args: object) -> dict[str, str]:
-    """Return the fields for stored arguments, without those that no field sends back unchanged."""
+    """Return the fields for stored arguments, except those that no field would send back
+    unchanged."""
     if not isinstance(args, dict):
         return {}
     texts = {name: text for name, text in args.items() if isinstance(text, str) and text.strip()}
@@ -31,7 +32,7 @@ def fields_of(args: object) -> dict[str, str]:
 def hint(
     known: Mapping[str, CrawlerDefinition], away: str | None, given: Mapping[str, str]
 ) -> Wrong | None:
-    """Return the error of a form whose crawler is unknown, or ``None``. ``away`` says why the
+    """Return the error for a form whose crawler is unknown, or ``None``. ``away`` states why the
     catalogue may be incomplete.
     """
     name = given.get("crawler", "").strip()
@@ -46,7 +47,7 @@ def checks(
 ) -> list[Callable[[], object]]:
     """Return the checks of the crawler and the arguments in a form.
 
-    ``known`` and ``problem`` are the catalogue, and why it may be incomplete.
+    ``known`` is the catalogue, and ``problem`` states why it may be incomplete.
     """
     name = given.get("crawler", "").strip()
     if not name or not known:

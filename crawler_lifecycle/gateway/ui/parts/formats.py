@@ -1,4 +1,4 @@
-"""Display of values in web pages: texts, times, durations, numbers and table cells; and the same
+"""Display of values in web pages: strings, times, durations, numbers and table cells; and the same
 cells as plain text, for CSV.
 
 Any text can come from an attacker. Invisible characters are made visible, and all markup escapes.
@@ -43,8 +43,8 @@ _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+0
 
 
 def visible(value: Any) -> Any:
-    """Return a value for a template: a dash for ``None``, and a text with its invisible characters
-    made visible.
+    """Return a value for a template: a dash for ``None``, and a string with its invisible
+    characters made visible.
     """
     if value is None:
         return "–"
@@ -190,7 +190,7 @@ def cell_text(value: Any) -> str:
 
 
 def cell_order(value: Any) -> tuple[int, Any]:
-    """Return a key that sorts the cells of one column: numbers and times by their value, texts by
+    """Return a key that sorts the cells of one column: numbers and times by their value, strings by
     their letters, and empty cells last.
     """
     match value:
@@ -228,7 +228,7 @@ _PILLS = {"completed": "done", "processing": "running", "initializing": "startin
 
 
 def run_pill(run: Any) -> Markup:
-    """Return the state of a run or manager as a pill with a word of operators."""
+    """Return the state of a run or manager as a pill that contains an operator's word."""
     word = status_word(vars(run)).lower()
     if word == "completed" and getattr(run, "lacks", None) is not None:
         word = "brings less"

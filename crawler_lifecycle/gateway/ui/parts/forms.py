@@ -117,7 +117,7 @@ def query_of(request: Request, kind: type[T]) -> T:
 
 
 def validated(kind: type[T], values: Mapping[str, object]) -> T:
-    """Convert the values, which can be texts, to a ``kind``.
+    """Convert the values, which can be strings, to a ``kind``.
 
     Raises ``Problem`` 422, which names each wrong field.
     """
@@ -134,7 +134,7 @@ Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
 
 class KeyedForm(BaseModel):
-    """A form with a key. Every form of an action sends one."""
+    """A form with a key. The form for every action sends a key."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -142,7 +142,7 @@ class KeyedForm(BaseModel):
 
 
 class ActionForm(KeyedForm):
-    """The form of a subject. It names one of the subject's actions."""
+    """The form on the page of a subject. It names one of the subject's actions."""
 
     subject: ClassVar[Subject]
     acts: ClassVar[tuple[str, ...]] = ()
@@ -198,8 +198,8 @@ class ActionNote:
 
 
 def check_shown(shown: int, row: Any) -> None:
-    """Raise ``NotInThisState`` if the row of a run, manager or graph has another attempt than the
-    one that the form showed.
+    """Raise ``NotInThisState`` if the row of a run, manager or graph is no longer in the attempt
+    that the form showed.
     """
     if shown != row.attempt:
         status = getattr(row, "status", None) or state_word(row.state)
@@ -285,7 +285,7 @@ async def carry_out(
 #: The maximum number of characters in a typed command line, because splitting it takes some
 #: microseconds per character.
 _WORDS_MAX = 16 * 1024
-#: The maximum number of texts between commas.
+#: The maximum number of values between commas.
 _PARTS_MAX = 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
@@ -339,7 +339,7 @@ def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) ->
         if name in found and name not in several:
             raise refused(name, "given twice; give it once")
         if value.strip():
-            # Browsers send line breaks in this form.
+            # Browsers send line breaks as this sequence.
             found.setdefault(name, []).append(value.replace("\r\n", "\n"))
     return {name: "\n".join(values) for name, values in found.items()}
 
@@ -350,7 +350,7 @@ def lines(text: str) -> list[str]:
 
 
 def parts(text: str) -> list[str]:
-    """Return the texts between commas."""
+    """Return the values between commas."""
     return [part.strip() for part in text.split(",", _PARTS_MAX) if part.strip()]
 
 
@@ -443,7 +443,7 @@ def objects(field: str, text: str) -> list[dict[str, Any]]:
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:
-    """Return whether a form with one text per line sends these texts back unchanged."""
+    """Return whether a form with one value per line sends these values back unchanged."""
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""Incidents as web pages show them: what is wrong, and the act that fixes it."""
+"""Incidents as web pages show them: what is wrong, and the action that fixes it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from crawler_lifecycle.subjects import SUBJECTS, Action
 
 @dataclass(frozen=True, slots=True)
 class IncidentLine:
-    """An incident with the texts and links of its page."""
+    """An incident with the strings and links for its page."""
 
     row: IncidentRow
     sentence: str
     page: str
-    """The address of the page that shows its subject, and that receives the form of the act."""
+    """The address of the page that shows its subject and receives the form of the action."""
     act: Action | None
     """The action that fixes it, if there is one that the caller may carry out."""
 

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=BaseModel)
 SELECTED_MAX = 500
 #: The maximum number of rows in a CSV file.
 CSV_MAX = 5000
-#: Spreadsheets execute a text that begins like this. A number is no formula.
+#: Spreadsheets execute text that begins like this as a formula. A number is not a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r](?!\d+(\.\d+)?$)")
 
 
@@ -105,9 +105,8 @@ def here_of(request: Request) -> str:
 
 
 def everything(find: Find, filters: Paging, most: int) -> RowPage:
-    """Return all matching rows, but no more than ``most``. The token shows whether there are
-    more.
-    """
+    """Return the matching rows, at most ``most`` of them. The token shows whether there are
+    more."""
     first = find(filters.model_copy(update={"page_size": min(PAGE_MAX, most)}))
     rows = [*first.rows]
     token = first.token
@@ -120,7 +119,7 @@ def everything(find: Find, filters: Paging, most: int) -> RowPage:
 
 
 def held(chooser: Chooser, rows: Sequence[Any]) -> Find:
-    """Return the function that searches, sorts and divides these rows by their cells."""
+    """Return the function that searches, sorts and pages these rows by their cells."""
     given = {_name(column): column for column in columns(chooser.subject.columns)}
 
     def find(filters: HeldFilters) -> RowPage:

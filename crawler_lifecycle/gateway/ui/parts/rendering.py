@@ -156,8 +156,8 @@ ALONE = "lifecycle.page.alone"
 NO_KEY = secrets.token_hex(16)
 #: The placeholder for the address of the page's stream.
 _STREAM = secrets.token_hex(16)
-#: The mark around parts that are updated separately. It is random and never sent, so that no text
-#: can contain it.
+#: The mark around parts that are updated separately. It is random and never sent, so that no
+#: content can contain it.
 _PART = secrets.token_hex(8)
 _END = Markup("<!--{}-->").format(_PART)
 _PARTS = re.compile(f"<!--{_PART} ([a-z0-9-]+)-->(.*?)<!--{_PART}-->", re.DOTALL)

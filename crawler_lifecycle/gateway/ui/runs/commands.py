@@ -1,4 +1,4 @@
-"""The list of runs, and actions on runs: one, a selection, or all that fit."""
+"""The list of runs, and actions on one run, on a selection, or on all matching runs."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def add_runs(app: FastAPI, views: RunViews, runs: RunReader) -> Show:
 
     @app.get("/runs")
     async def show_runs(request: Request) -> Response:
-        """List the runs that fit the filters of the address, newest first."""
+        """List the runs that match the filters in the address, newest first."""
         filters = filters_of(request, PageFilters)
         known = await kept.own.read_within(VALUES_WAIT_S) or {}
         acts = ACTS if may("pressRuns") else ()

@@ -1,4 +1,4 @@
-"""The figures of a run: what is usual among earlier runs, and what differs from another run."""
+"""The figures of a run: the usual values in earlier runs, and the differences from another run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from crawler_lifecycle.subjects import plain
 #: The number of earlier runs in the chart, and the number that are read to find them.
 EARLIER = 20
 READ = 60
-#: The number of good runs without which nothing is called usual.
+#: The minimum number of good runs that define what is usual.
 GOOD_MIN = 2
 #: The maximum number of events that are read for the counters over time.
 EVENTS = 300
@@ -43,9 +43,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A run among earlier runs of its crawler.
+    """A run among earlier runs of its crawler. ``alike``
 
-    ``alike`` is true if these had the same arguments.
+    is true if the earlier runs had the same arguments.
     """
 
     runs: Sequence[RunRow]
@@ -53,8 +53,8 @@ class Earlier:
 
     @classmethod
     def read(cls, runs: RunReader, row: RunRow) -> Earlier:
-        """Read the earlier runs with the same arguments, or any if there are none. This call
-        blocks.
+        """Read the earlier runs with the same arguments or, if there are none, any earlier runs.
+        This call blocks.
         """
         found = runs.list_runs(before_run_id=row.run_id, limit=READ, crawler=row.crawler)
         args = mapping_of(row.request.get("args"))
@@ -97,9 +97,11 @@ def figures(run: RunDetail, earlier: Earlier, now: datetime) -> list[Figure]:
 def counters_over_time(
     run: RunDetail, events: Sequence[Event], now: datetime
 ) -> list[tuple[str, int, str]]:
-    """Return the name, the largest value and the points of each counter of the present attempt.
+    """Return the name, the largest value and the points of each counter in the present attempt.
+    Each
 
-    Each change of status is an event that includes the counters. ``events`` has the newest first.
+    change of status is an event that includes the counters. ``events`` is sorted from newest to
+    oldest.
     """
     known: list[tuple[datetime, Mapping[str, Any]]] = [
         (event.created_at, event.body)
@@ -126,7 +128,7 @@ def counters_over_time(
 
 
 def differences(row: RunRow, other: RunRow) -> list[tuple[str, str, str]]:
-    """Return the fields of two requests that differ: the name, and both values as text."""
+    """Return the fields in which two requests differ: the name, and both values as text."""
     mine = _flat(row.request)
     theirs = _flat(other.request)
     names = sorted({*mine, *theirs} - {"request_id"})
@@ -135,7 +137,7 @@ def differences(row: RunRow, other: RunRow) -> list[tuple[str, str, str]]:
 
 
 def _flat(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request. The members of an object are fields of their own."""
+    """Return the fields of a request. The members of an object count as separate fields."""
     found: dict[str, Any] = {}
     for name, value in request.items():
         members = value.items() if isinstance(value, Mapping) else ()

@@ -18,13 +18,13 @@ from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import RUN
 
-#: The maximum number of timeline entries that are read to count and to draw them.
+#: The maximum number of timeline entries that are read for counting and drawing.
 ENTRIES_MAX = 200
 
 
 @dataclass(eq=False)
 class RunHead:
-    """Reads what every tab of a run shows.
+    """Reads the data that every tab of a run shows.
 
     ``temporal_page`` returns the address of a workflow in Temporal's web UI.
     """

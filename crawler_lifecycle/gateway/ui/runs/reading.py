@@ -74,7 +74,7 @@ def plain(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """One line of the page of a log."""
+    """One line on the page of a log."""
 
     number: int
     text: str
@@ -83,13 +83,14 @@ class ShownLine:
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """The content of the page of a log: its end, the lines around a line, or found lines."""
+    """The content of the page of a log: its end, the lines around one line, or the lines that a
+    search found."""
 
     text: str = ""
     """The end of the log."""
     lines: Sequence[ShownLine] = ()
     line: int | None = None
-    """The line around which the others are."""
+    """The line that the other lines surround."""
     next: int | None = None
     """The line at which the search has to continue."""
     away: str | None = None
@@ -101,8 +102,8 @@ def add_log(app: FastAPI, reader: LogReader, head: RunHead) -> None:
 
     @app.get("/runs/{run_id}/log")
     async def show_log(run_id: RunId, request: Request) -> Response:
-        """Show the end of a task's log, the lines around one line, or those that fit a search, or
-        the reason why the log is not here.
+        """Show the end of a task's log, the lines around one line, the lines that match a search,
+        or the reason why the log cannot be shown.
         """
         choice = query_of(request, LogChoice)
         row, values = await head.read(run_id)
@@ -111,7 +112,7 @@ def add_log(app: FastAPI, reader: LogReader, head: RunHead) -> None:
             task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
         except (Problem, RunDeleted) as error:
             return empty_tab(request, "Log", error, values)
-        # The stream of the page moves the status only: the lines come from the stream of the log.
+        # The stream of the page updates only the status. The lines come from the stream of the log.
         alone = ALONE in request.scope
         shown = ShownLog() if alone else await shown_log(reader, task, choice)
         asked = choice.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
@@ -169,15 +170,15 @@ def _lines(piece: FoundLine) -> list[ShownLine]:
 def empty_tab(
     request: Request, tab: str, error: Problem | RunDeleted, values: Mapping[str, Any]
 ) -> Response:
-    """Return a tab without data, with the reason. Raises the error if the address names a file or
-    a task, or if only another service has failed.
+    """Return a tab that shows the reason instead of data. Raises the error if the address names a
+    file or a task, or if only another service has failed.
     """
     if request.query_params or of_error(error).status not in (404, 410):
         raise error
     return answer(request, "empty_tab.html", tab=tab, reason=str(error), **values)
 
 
-#: The maximum size in bytes of a text that the page shows.
+#: The maximum size in bytes of a text file that the page shows.
 TEXT_MAX = 256 * 1024
 #: The maximum size in bytes of a picture that the page shows.
 PICTURE_MAX = 2 * 1024 * 1024

@@ -102,7 +102,7 @@ def add_run(
         run: RunDetail = values["run"]
         earlier = Earlier.read(store.runs, row)
         shown = figures(run, earlier, clock())
-        with suppress(RowUnreadable):  # the tab of tasks names the unreadable row
+        with suppress(RowUnreadable):  # the tasks tab names the unreadable row
             tasks = store.tasks.list_tasks(run.run_id, limit=20)
             memory = max((task.peak_memory or 0 for task in tasks), default=0)
             if memory:
@@ -182,7 +182,7 @@ def add_run(
 
     @app.get("/runs/{run_id}/request")
     async def show_request(run_id: RunId, request: Request) -> Response:
-        """Show what was requested."""
+        """Show the request."""
         _, values = await head.read(run_id)
         return answer(request, "request.html", **values)
 
@@ -200,8 +200,8 @@ def add_run(
 
 
 def drawn(store: Store, values: dict[str, Any]) -> Any:
-    """Return the picture of what was recorded and what was true, or ``None`` if there are too many
-    entries to draw them all.
+    """Return the picture of the recorded and the true statuses, or ``None`` if there are too many
+    entries to draw.
     """
     run = values["run"]
     entries = values["entries"]
@@ -215,7 +215,7 @@ def drawn(store: Store, values: dict[str, Any]) -> Any:
 def polling_schedule(run: RunDetail) -> list[tuple[float, bool]]:
     """Return the minutes between polls.
 
-    ``True`` marks the interval that applies now, as far as the times of polls show.
+    ``True`` marks the present interval, as far as the times of polls show it.
     """
     own = run.request.get("poll_minutes")
     minutes = (

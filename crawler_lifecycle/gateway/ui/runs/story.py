@@ -25,7 +25,7 @@ LANES_MAX = 6
 LEAST = 2.0
 #: The width of a letter in it.
 LETTER = 7.5
-#: The words for statuses of tasks in a sentence.
+#: The words for task statuses in a sentence.
 _WORDS = {
     "RUNNING": "executing",
     "QUEUED": "waiting",
@@ -37,8 +37,8 @@ _DRAWN = ("attempt", "status", "task", "correction")
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A rectangle of the picture. Its words are shown as a tooltip, and also inside it if they
-    fit.
+    """A rectangle of the picture. Its words are shown in a tooltip, and also inside it if there is
+    room.
     """
 
     x: float
@@ -63,7 +63,8 @@ class Picture:
 
 
 def cause(run: RunDetail) -> str:
-    """Return one sentence: why the run has its state, or what it does. Times in it are marked."""
+    """Return one sentence about why the run is in its state, or about what it is doing. Times in it
+    are marked."""
     known = run.blocked or run.cause or run.waits
     return known or sentence(run)
 

@@ -1,4 +1,4 @@
-"""The lines of a log around its last error, as the page of a failed run shows them."""
+"""The lines around the last error in a log, for the page of a failed run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader
 from crawler_lifecycle.gateway.ui.runs.reading import ShownLog, shown_log
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
 
-#: Seconds that a page waits for the lines. Later, it only has a link.
+#: Seconds that a page waits for the lines. After that, it shows only a link.
 WAIT_S = 1.0
 #: The maximum number of logs whose lines are kept.
 KEPT_MAX = 200
@@ -51,7 +51,7 @@ class ErrorLines:
             failed = await run_in_threadpool(
                 self._reader.tasks.task_page, row.run_id, list(FAILED), limit=1
             )
-        except RowUnreadable:  # the tab of tasks names the unreadable row
+        except RowUnreadable:  # the tasks tab names the unreadable row
             return None
         if not failed:
             return None
@@ -78,5 +78,5 @@ class ErrorLines:
         if not reading.done():
             return None
         if reading.exception() or reading.result().away:
-            self._kept.pop(key, None)  # it may be readable later
+            self._kept.pop(key, None)  # the log may become readable later
         return reading.result()
