@@ -114,7 +114,7 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
     harness: Harness, visitor: Visitor
 ) -> None:
     page = visitor.open("/managers")
-    page.get_by_role("link", name="Start a manager").click()
+    page.get_by_role("link", name="Start a manager").first.click()
     page.get_by_label("Class of the manager").select_option("examples.managers:Walks")
     page.get_by_role("button", name="Show arguments").click()
     page.get_by_label("Flow id").fill(uuid.uuid4().hex)
@@ -145,7 +145,7 @@ def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(
     harness: Harness, visitor: Visitor
 ) -> None:
     page = visitor.open("/graphs")
-    page.get_by_role("link", name="Start a graph").click()
+    page.get_by_role("link", name="Start a graph").first.click()
     page.get_by_label("Function that builds the graph").select_option("examples.graphs:nightly")
     page.get_by_role("button", name="Show arguments").click()
     page.get_by_label("mood").fill("shaky")
