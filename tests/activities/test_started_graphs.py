@@ -177,7 +177,7 @@ def test_an_id_of_its_own_and_a_graph_that_was_built_at_import(functions: Functi
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        ("misspelt", "step \"one\": crawler: 'servcies' is unknown; known are "),
+        ("misspelt", "step \"one\": crawler: 'servcies' is unknown; did you mean services?"),
         ("misspelt", "; line 3 of crawlers.yaml is not read"),
         ("of_no_module", "no user-code worker has registered 'json'"),
         ("another", "which was sent with other steps"),

@@ -657,6 +657,7 @@ def forget_run(testbed: WorkflowHarness, run_id: int) -> None:
         "correction",
         "history_property",
         "run_tag",
+        "run_word",
     )
     every = ("outbox_event", *tables, "task_history", "run_history")
     write(
