@@ -438,7 +438,7 @@ def test_a_crawler_that_ignores_the_stop_is_killed_in_time_for_its_files(
     assert fixture.finish(process) == 13
     summary = fixture.summary()
     assert summary["files"]["uploaded"] is True
-    assert summary["message"] == "It still ran 0.5 s after the stop signal and was killed"
+    assert summary["message"] == "It was still running 0.5 s after the stop signal and was killed"
     assert summary["signal"] == signal.SIGKILL
     assert way.contents() == {"ready": b"there"}
 
