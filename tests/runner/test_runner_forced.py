@@ -79,7 +79,10 @@ def test_a_forced_stop_ends_the_grace_of_a_plain_one(
 def test_without_force_the_grace_is_kept(fixture: RunnerFixture, stub: StubGateway) -> None:
     process = _stopped(fixture, DEAF, stub.environment(CRAWL_STOP_GRACE_S="2"))
     assert fixture.finish(process) == 13
-    assert fixture.summary()["message"] == "It was still running 2 s after the stop signal and was killed"
+    assert (
+        fixture.summary()["message"]
+        == "It was still running 2 s after the stop signal and was killed"
+    )
 
 
 def test_a_forced_stop_hurries_the_upload(fixture: RunnerFixture, stub: StubGateway) -> None:
