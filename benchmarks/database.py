@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import gc
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 
+from benchmarks.both_databases import on_both
 from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
@@ -40,7 +38,6 @@ from tests.support.filling import (
     fill_tasks,
     patient_engine,
 )
-from tests.support.mariadb import running_mariadb
 
 RUNS = size(100_000, 2_000)
 LARGE_RUNS = size(1_000, 20)
@@ -56,13 +53,7 @@ OWNER = Owner("benchmark", "benchmark")
 
 async def main() -> None:
     """Print every figure for both databases."""
-    with tempfile.TemporaryDirectory() as folder:
-        _figures("SQLite", f"sqlite:///{Path(folder) / 'state.db'}")
-    try:
-        with running_mariadb() as server, server.database() as url:
-            _figures("MariaDB", url)
-    except pytest.skip.Exception as missing:
-        print(missing)
+    on_both(_figures)
 
 
 def _figures(name: str, url: str) -> None:

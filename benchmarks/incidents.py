@@ -7,16 +7,14 @@ round a count of all runs by crawler, each in the same database.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-import pytest
 import sqlalchemy as sa
 
+from benchmarks.both_databases import on_both
 from benchmarks.sizes import size
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.features.incidents.gateway.rounds import EVERY_S, SELDOM, Rounds
@@ -25,7 +23,6 @@ from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.gateway.gateway_harness import Harness
 from tests.support import filling
-from tests.support.mariadb import running_mariadb
 
 RUNS = size(200_000, 2_000, "BENCHMARK_RUNS")
 CRAWLERS = size(513, 20)
@@ -41,13 +38,7 @@ HTML = {"Accept": "text/html"}
 
 async def main() -> None:
     """Print the figures for both databases."""
-    with tempfile.TemporaryDirectory() as folder:
-        _figures("SQLite", f"sqlite:///{Path(folder) / 'state.db'}")
-    try:
-        with running_mariadb() as server, server.database() as url:
-            _figures("MariaDB", url)
-    except pytest.skip.Exception as missing:
-        print(missing)
+    on_both(_figures)
 
 
 def _figures(name: str, url: str) -> None:

@@ -21,6 +21,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.both_databases import on_both
 from benchmarks.sizes import size
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
@@ -33,7 +34,6 @@ from crawler_lifecycle.store.runs.tables import pool_ticket
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import POOLS, analyze, fill_line, fill_runs, fill_tasks, patient_engine
-from tests.support.mariadb import running_mariadb
 
 WAITING = size(100_000, 1_000, "BENCHMARK_WAITING")
 OVERLOAD_S = size(600.0, 5.0, "BENCHMARK_OVERLOAD_S")
@@ -55,13 +55,7 @@ with open(args["journal"], "a") as file:
 
 async def main() -> None:
     """Print every figure."""
-    with tempfile.TemporaryDirectory() as folder:
-        _picking("SQLite", f"sqlite:///{Path(folder) / 'state.db'}")
-    try:
-        with running_mariadb() as server, server.database() as url:
-            _picking("MariaDB", url)
-    except pytest.skip.Exception as missing:
-        print(missing)
+    on_both(_picking)
     _overload({f"p{n}": 1.0 for n in range(10)})
     _overload({"one": 1.0, "three": 3.0})
     _urgent()

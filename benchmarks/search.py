@@ -8,15 +8,13 @@ without words, each in the same database.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import patch
 
-import pytest
 import sqlalchemy as sa
 
+from benchmarks.both_databases import on_both
 from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store.migrations.schema_version import upgrade
@@ -25,7 +23,6 @@ from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support import filling
-from tests.support.mariadb import running_mariadb
 
 RUNS = size(1_000_000, 2_000, "BENCHMARK_RUNS")
 ROUNDS = size(9, 2)
@@ -48,13 +45,7 @@ SEARCHES = {
 
 async def main() -> None:
     """Print the figures for both databases."""
-    with tempfile.TemporaryDirectory() as folder:
-        _figures("SQLite", f"sqlite:///{Path(folder) / 'state.db'}")
-    try:
-        with running_mariadb() as server, server.database() as url:
-            _figures("MariaDB", url)
-    except pytest.skip.Exception as missing:
-        print(missing)
+    on_both(_figures)
 
 
 def _figures(name: str, url: str) -> None:
