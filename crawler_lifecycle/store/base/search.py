@@ -1,6 +1,6 @@
-"""Lists of runs, managers and graphs that are searched for a text or sorted by a
+"""Lists of runs, managers and graphs that are searched for a text or sorted by a column.
 
-column. No index can find part of a text, and few columns have an index for sorting. Both operations
+No index can find part of a text, and few columns have an index for sorting. Both operations
 therefore read a window: the newest ``WINDOW`` rows that match the other filters. Searches ignore
 case.
 

@@ -270,9 +270,9 @@ class Unit:
         return (self.run["look_revision"] or 0) + 1
 
     def _waiting_since(self, wait: str | None) -> datetime | None:
-        """Return the time since when the run has been waiting for the same
+        """Return the time since when the run has been waiting for the same reason.
 
-        reason. The part before the colon identifies the reason, and the part after it may change.
+        The part before the colon identifies the reason, and the part after it may change.
         """
         before = self.run["waiting_for"]
         if wait is None:

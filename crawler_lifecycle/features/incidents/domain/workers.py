@@ -1,7 +1,8 @@
 """Workers that no longer leave notes, because they are frozen, cut off from the database, or were
+killed.
 
-killed. The clocks of machines differ, so a reader uses its own clock to measure how long a note has
-not changed.
+The clocks of machines differ, so a reader uses its own clock to measure how long a note has not
+changed.
 """
 
 from __future__ import annotations

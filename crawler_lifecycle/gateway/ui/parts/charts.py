@@ -53,10 +53,10 @@ class Chart:
 
 
 def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
-    """Return the chart of at most ``room`` runs. ``runs``
+    """Return the chart of at most ``room`` runs.
 
-    is sorted from newest to oldest; the newest run is on the right. The full height stands for the
-    most items of one run, or for the ``usual`` number if that is more.
+    ``runs`` is sorted from newest to oldest; the newest run is on the right. The full height stands
+    for the most items of one run, or for the ``usual`` number if that is more.
     """
     most = max([int(usual or 0), *(run.items or 0 for run in runs)])
     line = HEIGHT * (1 - (usual or 0) / most) if most else HEIGHT

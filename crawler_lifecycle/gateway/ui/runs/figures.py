@@ -43,9 +43,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A run among earlier runs of its crawler. ``alike``
+    """The earlier runs of a run's crawler.
 
-    is true if the earlier runs had the same arguments.
+    ``alike`` is true if these runs had the same arguments.
     """
 
     runs: Sequence[RunRow]
@@ -98,10 +98,9 @@ def counters_over_time(
     run: RunDetail, events: Sequence[Event], now: datetime
 ) -> list[tuple[str, int, str]]:
     """Return the name, the largest value and the points of each counter in the present attempt.
-    Each
 
-    change of status is an event that includes the counters. ``events`` is sorted from newest to
-    oldest.
+    Each change of status is an event that includes the counters. ``events`` is sorted from newest
+    to oldest.
     """
     known: list[tuple[datetime, Mapping[str, Any]]] = [
         (event.created_at, event.body)
