@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,6 +38,8 @@ OVERLAY = "overlays/production"
 #: Real containers on a machine with few processors: generous, and reached only when something does
 #: not come.
 PATIENCE_S = 300.0
+#: The API server and the kubelet report that the container runtime could not begin a command.
+NOT_BEGUN = re.compile(r"^error: Internal error occurred: .*failed to exec in container", re.M)
 FORCE = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 SCHEMA = "lifecycle"
 SECRETS = DEPLOY / "secrets/secrets.yaml"
@@ -288,6 +291,35 @@ class Installation:
 
     def kubectl(self, *words: str, stdin: str | None = None, seconds: float = PATIENCE_S) -> str:
         """What kubectl answers."""
+        done = self._called(words, stdin, seconds)
+        assert done.returncode == 0, (
+            f"{' '.join(words)}\n{done.stderr}\n{done.stdout}\n{self.state()}"
+        )
+        return done.stdout
+
+    def execute(self, component: str, *words: str) -> str:
+        """What a command prints in a container of ``component``.
+
+        It is asked for again while the container runtime could not begin it: containerd has two
+        seconds of its own to load a container's task, which a busy machine exceeds. A command
+        that began is never repeated.
+        """
+        command = ("exec", "-n", SERVICES, f"deploy/{component}", "--", *words)
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            done = self._called(command, None, PATIENCE_S)
+            not_begun = done.returncode == 1 and NOT_BEGUN.search(done.stderr)
+            if not not_begun or time.monotonic() > until:
+                break
+            time.sleep(1)
+        assert done.returncode == 0, (
+            f"{' '.join(command)}\n{done.stderr}\n{done.stdout}\n{self.state()}"
+        )
+        return done.stdout
+
+    def _called(
+        self, words: tuple[str, ...], stdin: str | None, seconds: float
+    ) -> subprocess.CompletedProcess[str]:
         command = [
             str(binaries.available() / "kubectl"),
             "--kubeconfig",
@@ -295,7 +327,7 @@ class Installation:
             *words,
         ]
         clean = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
-        done = subprocess.run(
+        return subprocess.run(
             command,
             input=stdin,
             capture_output=True,
@@ -304,10 +336,6 @@ class Installation:
             env=clean,
             cwd=self.folder,
         )
-        assert done.returncode == 0, (
-            f"{' '.join(words)}\n{done.stderr}\n{done.stdout}\n{self.state()}"
-        )
-        return done.stdout
 
     def prepare(self) -> None:
         """ "The first time": namespaces, Secrets, and everything but our processes."""

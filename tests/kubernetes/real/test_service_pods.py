@@ -155,21 +155,11 @@ def test_the_doctor_finds_nothing_wrong_in_any_pod(
     """
 
     def examined(component: str) -> dict[str, Any]:
-        words = (
-            "exec",
-            "-n",
-            SERVICES,
-            f"deploy/{component}",
-            "--",
-            "crawlctl",
-            "doctor",
-            "-o",
-            "json",
-        )
-        found: dict[str, Any] = json.loads(installed.kubectl(*words))
+        answer = installed.execute(component, "crawlctl", "doctor", "-o", "json")
+        found: dict[str, Any] = json.loads(answer)
         return found
 
-    with ThreadPoolExecutor(3) as threads:
+    with ThreadPoolExecutor(2) as threads:
         for component, report in zip(components, threads.map(examined, components), strict=True):
             bad = [line for line in report["checks"] if line["level"] != "ok"]
             assert bad == [], component
