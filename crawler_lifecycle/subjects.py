@@ -60,7 +60,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A text that links to a page, such as ``/runs/7``."""
+    """Text that links to a page, such as ``/runs/7``."""
 
     text: Any
     path: str
@@ -156,7 +156,7 @@ class Action:
 
     name: str
     title: str
-    """The text of the action's button."""
+    """The label of the action's button."""
     done: str = ""
     """The web UI's message after success, with fields in braces; empty if the message depends on
     the response.
@@ -386,11 +386,11 @@ def deletion_words(deleted: Document) -> str:
         if n != 0
     ]
     left = [f"{where}: {why}" for where, why in (deleted.get("left") or {}).items()]
-    words = f"asked for {deleted.get('requested_at')}{by}, {done}"
+    words = f"requested {deleted.get('requested_at')}{by}, {done}"
     return (
         words
-        + (f"; gone: {', '.join(gone)}" if gone else "")
-        + (f"; left: {'; '.join(left)}" if left else "")
+        + (f"; removed: {', '.join(gone)}" if gone else "")
+        + (f"; kept: {'; '.join(left)}" if left else "")
     )
 
 
@@ -496,7 +496,9 @@ def _jobs_in(*names: str) -> Read:
 
 def _source(row: Document) -> str | None:
     if row.get("crawler"):
-        return "sealed, no more items come" if row.get("sealed") else "open, more items may come"
+        return (
+            "sealed, no more items will come" if row.get("sealed") else "open, more items may come"
+        )
     if not row.get("position"):
         return None
     return f"{row['position']:,} read" + (", no more" if row.get("exhausted") else "")
@@ -592,7 +594,7 @@ MANAGER = Subject(
         Action("limit", "Set", "The limit is {cap}.", _live, ("cap",)),
     ),
     empty="There are no managers. A manager starts one run after another, with a limit "
-    "for parallel runs. Start it with crawlctl manager start, the API or a schedule.",
+    "on parallel runs. Start it with crawlctl manager start, the API or a schedule.",
 )
 JOBS = (
     Column("Job", of("item_id"), right=True),
@@ -827,7 +829,7 @@ SCHEDULE = Subject(
         (
             "in Temporal",
             lambda row: (
-                None if row.get("in_temporal") else "not yet; a worker of the role audit adds it"
+                None if row.get("in_temporal") else "not yet; a worker with the role audit adds it"
             ),
         ),
         ("project", project),
@@ -1018,7 +1020,7 @@ INCIDENT = Subject(
     ),
     empty="Nothing needs attention.",
 )
-#: What a list of closed incidents shows, too.
+#: The columns that only a list of closed incidents shows.
 CLOSED = (Column("Closed", at("closed_at")), Column("Closed by", of("closed_by")))
 
 # --- the access log -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Bounds of numbers, times and texts from callers and crawlers.
+"""Bounds for numbers, times and strings from callers and crawlers.
 
 The first part checks values from a caller (``LIMITS``) and refuses wrong values. The second part
 reads values from a crawler. There an impossible value becomes unknown, because a value that does
@@ -46,12 +46,12 @@ INPUT_VALUES_MAX = 30_000
 #: The maximum size of the tasks in one deployment call, in bytes of JSON. With the fields that the
 #: tasks share, a call stays below one megabyte, a common limit in proxies.
 OFFER_BYTES_MAX = 768 * 1024
-#: The maximum length of a short text, such as ``requested_by`` or ``parent``. The columns for these
-#: texts have the same length.
+#: The maximum length of a short string, such as ``requested_by`` or ``parent``. The columns for
+#: these strings have the same length.
 SAID_MAX = 255
-#: The maximum size of a short text as JSON, in bytes, when the text is sent through Temporal. In
-#: this JSON, a character outside ASCII has 6 or 12 bytes. Temporal ends a workflow that sets a
-#: search attribute of more than 2,048 bytes. As UTF-8 such a text has at most 765 bytes, and a
+#: The maximum size of a short string as JSON, in bytes, when the string is sent through Temporal.
+#: In this JSON, a character outside ASCII has 6 or 12 bytes. Temporal ends a workflow that sets a
+#: search attribute of more than 2,048 bytes. As UTF-8, such a string has at most 765 bytes, and a
 #: workflow id can have 1,000.
 TRAVEL_MAX = 2_000
 #: Unicode categories that are refused: control characters, surrogates and line separators.
@@ -234,7 +234,7 @@ def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool 
     ``None`` is allowed unless the text is ``needed``.
     """
     if (needed or value is not None) and not travels(value, most):
-        fix = f"give a text of 1 to {most} characters without control characters"
+        fix = f"give a string of 1 to {most} characters without control characters"
         raise refusal(
             field,
             value,
@@ -257,13 +257,13 @@ def check_request_id(value: object) -> None:
 
 #: The highest signal number. Linux has 64 signals, and some of its ports have 128.
 SIGNAL_MAX = 128
-#: The maximum length of a text from a summary, and of a note about a resume.
+#: The maximum length of a string from a summary, and of a note about a resume.
 TEXT_MAX = 1000
 NOTE_MAX = 200
 
 
 def whole(value: object) -> int | None:
-    """Return the number in a text of decimal digits. Return ``None`` for a text with other
+    """Return the number in a string of decimal digits. Return ``None`` for a string with other
     characters, and for a number above ``ID_MAX``.
     """
     if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19):
@@ -292,7 +292,7 @@ def exit_signal(value: object) -> int | None:
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:
     """Return the text, cut to ``most`` characters, excluding characters that a database or Temporal
-    refuses. Return ``None`` for an empty text and for a value that is not a text.
+    refuses. Return ``None`` for an empty string and for a value that is not a string.
     """
     if not isinstance(value, str):
         return None

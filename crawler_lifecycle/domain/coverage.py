@@ -35,10 +35,10 @@ GOOD_RUNS = 5
 GOOD_AMONG = 1_000
 #: The maximum number of fields that a cause describes.
 SAID_MAX = 5
-_PART = Bound(0, 1, above=True, fix=": the required part of the usual share")
-_LEAST = Bound(0, ID_MAX, whole=True, fix=": the least number")
-_DROP = Bound(0, 1, fix=": the part of the usual number that may be missing")
-_SHARE = Bound(0, 1, fix=": the most errors for each page")
+_PART = Bound(0, 1, above=True, fix=": the required fraction of the usual share")
+_LEAST = Bound(0, ID_MAX, whole=True, fix=": the minimum number")
+_DROP = Bound(0, 1, fix=": the fraction of the usual number that may be missing")
+_SHARE = Bound(0, 1, fix=": the maximum number of errors per page")
 #: Counter -> its rules. An item field with the same name as a counter is given below ``fields``.
 _RULES: Mapping[str, Mapping[str, Bound]] = {
     "items": {"min": _LEAST, "drop": _DROP},
@@ -119,8 +119,8 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCoverage:
-    """The requirements of a run. ``parts`` contains the required part of the usual share for each
-    field.
+    """The requirements of a run. ``parts`` contains the required fraction of the usual share for
+    each field.
     """
 
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -267,7 +267,7 @@ def _too_little(
 def _unknown(
     coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]
 ) -> Iterator[str]:
-    """Return sentences about expected fields that no item had in this run or in the runs before.
+    """Return sentences about expected fields that no item had in this run or in the earlier runs.
     The names of these fields may be wrong.
     """
     for name in parts:
@@ -275,8 +275,8 @@ def _unknown(
             near = similar(name, [other for other, share in coverage.shares.items() if share])
             fix = f": did you mean {near}?" if near else ", or leave it out"
             yield (
-                f"{name}: no item of this run or {len(before)} before has it; correct expect in "
-                f"the catalogue{fix}"
+                f"{name}: no item of this run or of the {len(before)} before it has this field; "
+                f"correct expect in the catalogue{fix}"
             )
 
 

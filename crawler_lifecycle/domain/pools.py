@@ -91,7 +91,7 @@ class Pools:
             object.__setattr__(self, "surplus", 0)
         if self.slots is not None and reserved > self.slots:
             raise InvalidRequest(
-                f"LIFECYCLE_POOLS: reserved: {reserved} slots in all are too many for "
+                f"LIFECYCLE_POOLS: reserved: {reserved} slots in total are too many for "
                 f"{self.slots} slots; "
                 "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
             )
@@ -109,7 +109,7 @@ class Pools:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A short text that changes whenever the pools change."""
+        """A short string that changes whenever the pools change."""
         named = {name: asdict(pool) for name, pool in self.named.items()}
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -29,7 +29,7 @@ _CHUNK = 256 * 1024
 
 
 class NoValue(ValueError):
-    """A value cannot be encoded or decoded. The text names its position and the fix."""
+    """A value cannot be encoded or decoded. The message names its position and the fix."""
 
 
 _TO_TEXT: dict[type, tuple[str, Callable[[Any], object]]] = {
@@ -194,7 +194,7 @@ class _Tree:
         if kind is None:
             fix = next(
                 (fix for kind, fix in _FIXES.items() if isinstance(value, kind)),
-                "give a dictionary or a text",
+                "give a dictionary or a string",
             )
             name = type(value).__name__
             raise self._no(

@@ -120,9 +120,8 @@ async def _check(probe: Awaitable[None]) -> str:
 
 @dataclass(eq=False)
 class Health:
-    """Creates the status bar.
-
-    It is created again after ``FRESH_S`` seconds, and until then all readers get the same one.
+    """Creates the status bar, again after ``FRESH_S`` seconds, and until then all readers get the
+    same one.
     """
 
     needs: Callable[[], Awaitable[Mapping[str, str]]]
@@ -191,7 +190,7 @@ class Health:
                 else ""
             )
             fix = (
-                "see the other parts: a poll needs Temporal, a worker of the role cluster, and "
+                "see the other parts: a poll needs Temporal, a worker with the role cluster, and "
                 "the cluster"
             )
             return (

@@ -274,7 +274,7 @@ class Workflow:
         if not isinstance(step_id, str):
             step_id, job = job, step_id
         if not isinstance(step_id, str):
-            raise refusal("step_id", step_id, "give a text")
+            raise refusal("step_id", step_id, "give a string")
         self.steps[step_id] = WorkflowStep(job, step_id, list(dependencies or []))
         return self
 

@@ -51,7 +51,7 @@ def fan_out(
         where = f"key of item {number}"
         whole = str(value).strip()
         if isinstance(value, bool) or not isinstance(value, str | int | float) or not whole:
-            raise refusal(where, value, "give a text or a number that can name its step")
+            raise refusal(where, value, "give a string or a number that can name its step")
         name = found.name_of(whole, where)
         what = step(item)
         job, args = what if isinstance(what, tuple) else (what, None)

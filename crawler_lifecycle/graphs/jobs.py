@@ -182,7 +182,7 @@ def _check_signature(called: Callable[..., Any], style: str, args: Mapping[str, 
 
 def worker(**options: Any) -> Callable[[C], C]:
     """Return a decorator for a class with a method ``process(self, job)``. Then ``new(args,
-    **options)`` makes a job.
+    **options)`` creates a job.
 
     ``options`` are the defaults of each job: options of a step, ``scheduled_at``, ``scheduled_in``
     (seconds) and ``meta``.
@@ -286,7 +286,7 @@ def amount(name: str, value: Any) -> str:
         raise refusal(
             f"resources: {name}",
             value,
-            'give a whole number, a Fraction, or a text such as "1/3" or "0.5"',
+            'give a whole number, a Fraction, or a string such as "1/3" or "0.5"',
         )
     return str(Fraction(value)) if isinstance(value, Decimal) else str(value)
 

@@ -1,7 +1,7 @@
 """shub-workflow's ``GraphManager``, ``Task`` and ``SpiderTask``, which make a ``Workflow``.
 
-Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the
-kind ``command``. If several tasks have the same next task, the next task waits for all of them.
+Each task becomes a crawl. The crawler has the name of the spider, or the name of the script with
+the kind ``command``. If several tasks have the same next task, the next task waits for all of them.
 Features that graphs do not have are refused. docs/graphs.md lists the names that are left out.
 """
 
@@ -47,7 +47,7 @@ class BaseTask:
                 _INSTEAD.get(name, "no parameter has this name"),
             )
         if not task_id or task_id == "retry" or "." in task_id:
-            raise refusal("task_id", task_id, 'give a text without a dot, and not "retry"')
+            raise refusal("task_id", task_id, 'give a string without a dot, and not "retry"')
         self.task_id = task_id
         self.tags = list(tags or ())
         self.units = units

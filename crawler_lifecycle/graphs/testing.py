@@ -5,8 +5,8 @@ have a simulated clock.
         workflow = build().start()
         assert workflow.wait().state == "discarded"
 
-Crawls and managers are not started, but end at once as ``crawls`` defines. Approvals are decided
-as ``approvals`` defines. A graph is executed only during ``wait``.
+Crawls and managers are not started, but end at once as ``crawls`` defines. Approvals are granted or
+rejected as ``approvals`` defines. A graph is executed only during ``wait``.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _GOOD = "finished"
 #: ``archive`` and ``files``. A list has one end for each try. ``items`` is a number or a list of
 #: items, and ``files`` maps names to bytes.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
-#: The decisions by path of the approval: yes or no, or a dictionary with ``approved`` and ``note``.
-#: All approvals that are not listed wait until their timeout.
+#: The decisions, by the path of the approval: yes or no, or a dictionary with ``approved`` and
+#: ``note``. All approvals that are not listed wait until their timeout.
 Decisions = Mapping[str, bool | Mapping[str, Any]]
 
 
@@ -132,7 +132,7 @@ class Memory(HeldFiles):
 
     ``crawls`` defines how crawls and managers end (``Ends``), by default as ``finished``.
 
-    ``approvals`` defines how approvals are decided (``Decisions``).
+    ``approvals`` defines which approvals are granted and which are rejected (``Decisions``).
     """
 
     def __init__(self, crawls: Ends | None = None, approvals: Decisions | None = None) -> None:
@@ -154,8 +154,8 @@ class Memory(HeldFiles):
             self._graphs[key] = _Graph(key, spec, name, self.now)
         elif known.fingerprint != fingerprint(spec):
             raise DuplicateRequest(
-                f"id {key!r}: another graph has it; give this graph a new id, or append to the "
-                "other graph"
+                f"id {key!r}: another graph has this id; give this graph a new one, or append "
+                "to the other graph"
             )
         return known is None
 

@@ -269,7 +269,7 @@ class BaseScript:
         changed later.
         """
         if reason is not None and not (isinstance(reason, str) and 0 < len(reason) <= REASON_MAX):
-            raise refusal("close reason", reason, f"give a text of 1 to {REASON_MAX} characters")
+            raise refusal("close reason", reason, f"give a string of 1 to {REASON_MAX} characters")
         self.close_reason = reason
 
     # --- jobs -------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ class GeneratorCrawlManager(CrawlManager):
         if answer is not None and not isinstance(answer, str | int):
             raise self._later(
                 "cap_key",
-                f"cap_key of {named_job(job)} returned {answer!r:.60}; return a text or None",
+                f"cap_key of {named_job(job)} returned {answer!r:.60}; return a string or None",
             )
         return None if answer is None else str(answer)[:200]
 

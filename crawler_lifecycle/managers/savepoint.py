@@ -21,11 +21,12 @@ _TEXT_MAX = 400
 
 
 def where(error: BaseException) -> str:
-    """Return the text of an error, with file and line of the last call in the user's own code."""
+    """Return the message of an error, with file and line of the last call in the user's own
+    code."""
     try:
         said = str(error)
     except Exception:  # ``__str__`` of a user's exception may fail
-        said = "its text cannot be read"
+        said = "its message cannot be read"
     known = isinstance(error, ClassError | InvalidRequest)
     text = (said if known else f"{type(error).__name__}: {said}")[:_TEXT_MAX]
     ours = os.path.dirname(os.path.abspath(__file__))

@@ -80,7 +80,7 @@ def test_a_field_that_no_item_ever_had_is_told_and_fails_nothing(
     found = judge(
         Coverage(9, shares), [Coverage(9, {})] * before, ExpectedCoverage({"titel": 0.9}, fail=True)
     )
-    cause = f"titel: no item of this run or {before} before has it; correct expect in the catalogue{said}"
+    cause = f"titel: no item of this run or of the {before} before it has this field; correct expect in the catalogue{said}"
     assert found == (
         Verdict(RunStatus.COMPLETED, "coverage", cause, EndedBy.SERVICE, "coverage")
         if said

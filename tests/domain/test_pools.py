@@ -249,7 +249,7 @@ def test_who_was_called_is_called_again_after_a_while() -> None:
     [
         (
             lambda: Pools({"a": Pool(reserved=3), "b": Pool(reserved=2)}, 4),
-            "reserved: 5 slots in all are too many for 4",
+            "reserved: 5 slots in total are too many for 4",
         ),
         (
             lambda: Pools({"default": Pool(project="a")}),

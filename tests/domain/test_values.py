@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "the same again and again": (WIDE, r"more than \d+ bytes"),
     "key": ({"a": {1: 2}}, r"value\['a'\]: the key 1 is not a string; give str\(key\)"),
     "set": ({1}, "a set cannot be encoded; give a sorted list"),
-    "object": (object(), "an object cannot be encoded; give a dictionary or a text"),
+    "object": (object(), "an object cannot be encoded; give a dictionary or a string"),
     "half of a pair": ("\ud800", "lone surrogate"),
     "digits": (10**5000, "more than 4,000 digits"),
     "time of a zone": (time(12, tzinfo=ZoneInfo("Europe/Berlin")), "give a datetime"),

@@ -67,7 +67,7 @@ class FakeGateway:
     def drafted(self, new: dict[str, Any]) -> Answer:
         known = self.drafts.get(new["id"])
         if known is not None and known["fingerprint"] != new["fingerprint"]:
-            raise DuplicateRequest(f"id {new['id']!r}: another graph has it")
+            raise DuplicateRequest(f"id {new['id']!r}: another graph has this id")
         self.drafts.setdefault(new["id"], new | {"data": {}})
         return {"id": new["id"], "state": "draft" if known is None else "executing"}
 

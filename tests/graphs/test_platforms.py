@@ -72,7 +72,7 @@ def built(**more: Any) -> Workflow:
 def test_a_graph_from_its_start_to_its_end(platform: Platform) -> None:
     workflow = built().start()
     assert platform.send(workflow.id, workflow.spec(), name="name", tags=()) is False
-    with pytest.raises(DuplicateRequest, match="another graph has it"):
+    with pytest.raises(DuplicateRequest, match="another graph has this id"):
         Workflow(id=workflow.id).add("else", Giving.new({})).start()
     assert workflow.status().state == "executing"
     assert [workflow.get_job(name).reason for name in ("first", "many/0")] == [

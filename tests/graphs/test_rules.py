@@ -345,7 +345,7 @@ def test_a_step_for_each_item() -> None:
             "item 1: {'name': 'a'} is not allowed; it has no field 'url'",
         ),
         (["a"], "item 0: 'a' is not allowed"),
-        ([{"url": None}], "key of item 0: None is not allowed; give a text or a number"),
+        ([{"url": None}], "key of item 0: None is not allowed; give a string or a number"),
         ([{"url": ["a"]}], "key of item 0"),
         ([{"url": "  "}], "key of item 0"),
         (

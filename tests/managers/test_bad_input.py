@@ -28,15 +28,15 @@ NO_JOBS = [
     (17, "yield: 17 is not allowed; yield a dictionary"),
     (None, "yield: None is not allowed"),
     (["page"], "yield: ['page'] is not allowed"),
-    ({"page": object}, "spider_args.page: <class 'object'> is not allowed; give a text"),
+    ({"page": object}, "spider_args.page: <class 'object'> is not allowed; give a string"),
     ({"page": {1, 2}}, "spider_args.page: {1, 2} is not allowed"),
     ({"page": [float("inf")]}, "spider_args.page: [inf] is not allowed"),
     ({"page": b"1"}, "spider_args.page: b'1' is not allowed"),
-    ({17: "x"}, "spider_args key: 17 is not allowed; names are texts"),
+    ({17: "x"}, "spider_args key: 17 is not allowed; names are strings"),
     ({"": "x"}, "spider_args key: '' is not allowed"),
     ({"page": 1, "spider": 17}, "spider: 17 is not allowed"),
-    ({"page": 1, "tags": "A=1"}, "tags: 'A=1' is not allowed; give a list of texts"),
-    ({"page": 1, "tags": ["x" * 201]}, "give a text of 1 to 200 characters"),
+    ({"page": 1, "tags": "A=1"}, "tags: 'A=1' is not allowed; give a list of strings"),
+    ({"page": 1, "tags": ["x" * 201]}, "give a string of 1 to 200 characters"),
     (
         {"page": 1, "tags": [str(n) for n in range(47)]},
         "tags: 47 tags are too many; give at most 46",
@@ -286,7 +286,7 @@ def test_hooks_and_caps_that_answer_nonsense() -> None:
     record = simulate(
         generator(pages(1), cap_key=lambda self, params: ["x"], max_per_key=1), cycles=2
     )
-    assert "cap_key of shops(page=1) returned ['x']; return a text or None" in record.errors[0]
+    assert "cap_key of shops(page=1) returned ['x']; return a string or None" in record.errors[0]
     for members in (
         {"max_running_jobs": "3"},
         {"max_running_jobs": float("nan")},
@@ -377,7 +377,7 @@ def test_an_error_that_cannot_be_told() -> None:
     def on_start(self: Any) -> None:
         raise Odd
 
-    with pytest.raises(ClassError, match="on_start raised Odd: its text cannot be read"):
+    with pytest.raises(ClassError, match="on_start raised Odd: its message cannot be read"):
         simulate(generator(on_start=on_start))
 
 

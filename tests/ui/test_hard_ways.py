@@ -216,13 +216,13 @@ def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(
     log_in(page, gate.tokens["admin"])
     page.get_by_label("Name", exact=True).fill("typed")
     page.get_by_label("Crawler", exact=True).fill("plain")
-    page.get_by_label("Or seconds between two due times").fill("3600")
+    page.get_by_label("Or: seconds between two due times").fill("3600")
     expect(page.locator("#next")).to_contain_text("Next times in UTC")
     page.get_by_label("Paused").check()
     visitor.context.clear_cookies()
     with visitor.expecting("401"):
         page.get_by_role("button", name="Save").click()
-        expect(page.get_by_role("alert")).to_contain_text("your login has ended")
+        expect(page.get_by_role("alert")).to_contain_text("your session has ended")
     visitor.poll(page)
     with visitor.context.expect_page() as opened:
         page.get_by_role("link", name="Log in in another tab").click()
@@ -243,7 +243,7 @@ def test_a_token_that_is_taken_back_ends_a_login_that_is_open(
     expect(now(page)).to_contain_text("running")
     with visitor.expecting("401", "htmx:sse:error"):
         gate.take_back("operate")
-        expect(bar(page)).to_contain_text("Your login has ended")
+        expect(bar(page)).to_contain_text("Your session has ended")
         visitor.poll(page)
         with visitor.context.expect_page() as opened:
             page.get_by_role("link", name="Log in again").click()

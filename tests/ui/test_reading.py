@@ -21,7 +21,7 @@ def test_a_log_is_followed_paused_and_searched(harness: Harness, visitor: Visito
     page = visitor.open(f"/runs/{run_id}")
     page.get_by_role("link", name="Log", exact=True).click()
     log, state = page.get_by_role("log"), page.get_by_role("main").get_by_role("status")
-    expect(state).to_have_text("New lines are shown as they come.")
+    expect(state).to_have_text("New lines are shown as they arrive.")
     expect(log).to_contain_text("200 http://")
     seen = len(log.inner_text())
     page.wait_for_function(

@@ -137,7 +137,7 @@ def test_a_selection_is_stopped_with_an_answer_for_each(harness: Harness, visito
     for run_id in chosen:
         expect(row(page, run_id)).to_contain_text("stopped")
     expect(row(page, other)).to_contain_text("PROCESSING")
-    page.get_by_role("link", name="Choose all that fit").click()
+    page.get_by_role("link", name="Select all that match").click()
     boxes = page.get_by_role("checkbox", name=re.compile(r"^Run \d+$"), checked=False)
     expect(boxes).to_have_count(0)
     harness.gateway.stop(other, reason="while it is chosen")
@@ -167,7 +167,7 @@ def test_keys_find_choose_and_open_a_run(harness: Harness, visitor: Visitor) -> 
     press("Escape")
     press("j")
     press("x")
-    expect(page.get_by_text("1 chosen")).to_be_visible()
+    expect(page.get_by_text("1 selected")).to_be_visible()
     press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     visitor.poll(page)
@@ -227,4 +227,4 @@ def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(
         )
         tab.goto(f"/runs/{run_id}{path}")
     visitor.show(tab)
-    expect(tab.get_by_text("New lines are shown as they come.")).to_be_visible()
+    expect(tab.get_by_text("New lines are shown as they arrive.")).to_be_visible()

@@ -25,7 +25,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(harness: Harness, visito
     page.get_by_label("Crawler", exact=True).press("Tab")
     page.get_by_label("max_pages").fill("1")
     page.get_by_label("Cron expression").fill("61 2 * * *")
-    expect(page.get_by_label("Class of the manager")).to_be_hidden()
+    expect(page.get_by_label("Manager class")).to_be_hidden()
     with visitor.expecting("422"):
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("alert")).to_contain_text("cron")
@@ -115,7 +115,7 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
 ) -> None:
     page = visitor.open("/managers")
     page.get_by_role("link", name="Start a manager").first.click()
-    page.get_by_label("Class of the manager").select_option("examples.managers:Walks")
+    page.get_by_label("Manager class").select_option("examples.managers:Walks")
     page.get_by_role("button", name="Show arguments").click()
     page.get_by_label("Flow id").fill(uuid.uuid4().hex)
     page.get_by_role("button", name="Start", exact=True).click()
@@ -130,7 +130,7 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
     expect(page.get_by_role("button", name="Stop", exact=True)).to_be_hidden()
     for key in "jx":
         page.keyboard.press(key)
-    expect(page.get_by_text("1 chosen")).to_be_visible()
+    expect(page.get_by_text("1 selected")).to_be_visible()
     expect(page.get_by_role("checkbox", name=f"Manager {manager}", exact=True)).to_be_checked()
     visitor.poll(page)
     page.get_by_label("Reason").fill("enough")

@@ -16,7 +16,7 @@ def test_eight_windows_follow_a_log_and_a_run(harness: Harness, visitor: Visitor
     windows = [visitor.context.new_page() for _ in range(WINDOWS)]
     for window in windows:
         window.goto(f"/runs/{run_id}/log")
-        expect(window.get_by_text("New lines are shown as they come.")).to_be_visible()
+        expect(window.get_by_text("New lines are shown as they arrive.")).to_be_visible()
     run = visitor.context.new_page()
     run.goto(f"/runs/{run_id}")
     assert run.evaluate(

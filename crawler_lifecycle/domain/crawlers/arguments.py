@@ -1,7 +1,7 @@
 """Declarations of a crawler's arguments: their types, and the checks of their values.
 
-Values are texts, because a process can receive only texts. The declared type defines which texts
-are allowed.
+Values are strings, because a process can receive only strings. The declared type defines which
+strings are allowed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ArgumentType(StrEnum):
 
 #: The advice that follows a wrong value, by type.
 _FIXES = {
-    ArgumentType.STRING: "give a text",
+    ArgumentType.STRING: "give a string",
     ArgumentType.INTEGER: "give a whole number of at most 18 digits",
     ArgumentType.NUMBER: "give a number, such as 2, 0.5 or 1e-3",
     ArgumentType.BOOLEAN: "give true or false",
@@ -57,7 +57,7 @@ class Argument:
 
 
 def as_text(value: Scalar) -> str:
-    """Return a JSON value as the text that a process receives."""
+    """Return a JSON value as the string that a process receives."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

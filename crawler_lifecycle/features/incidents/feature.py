@@ -18,7 +18,7 @@ INCIDENTS = Feature(
             "Incidents: problems that need attention, once for each cause.",
             {
                 "show": ("cli:show", "Show everything about an incident."),
-                "mute": ("cli:mute", "Send no events about an incident for a time."),
+                "mute": ("cli:mute", "Send no events about an incident for some time."),
                 "unmute": ("cli:unmute", "Send events about an incident again."),
                 "assign": ("cli:assign", "Record who takes care of an incident."),
                 "comment": ("cli:comment", "Record a comment about an incident."),

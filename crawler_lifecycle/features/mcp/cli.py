@@ -177,7 +177,7 @@ class Tools:
         names = [column["name"] for column in found["columns"]]
         rows = [dict(zip(names, row, strict=True)) for row in found["rows"]]
         return enclosed(
-            f"{count(len(rows), 'item')} of run {run_id}, in all {found.get('total') or 'unknown'}",
+            f"{count(len(rows), 'item')} of run {run_id}, total: {found.get('total') or 'unknown'}",
             rows,
         )
 
@@ -189,7 +189,7 @@ class Tools:
             str | None, Field(description="the same id never starts a second run")
         ] = None,
     ) -> str:
-        """Start a run of a crawler. Needs a token of the role operate."""
+        """Start a run of a crawler. Needs a token with the role operate."""
         request = {
             "crawler": crawler,
             "args": args or {},
@@ -203,7 +203,7 @@ class Tools:
     def stop_run(self, run_id: RunId, reason: str | None = None, force: bool = False) -> str:
         """Ask a run to stop. With force, it is killed at once and saves nothing.
 
-        Needs a token of the role operate.
+        Needs a token with the role operate.
         """
         with self.connect() as gateway:
             state = gateway.stop(run_id, force=force, reason=reason, requested_by=_asker())

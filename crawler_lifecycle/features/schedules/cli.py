@@ -151,7 +151,7 @@ def _definition(file: Path) -> dict[str, Any]:
 
 
 def list_schedules(*, project: Project = None, limit: Limit = 50) -> None:
-    """List schedules, the oldest first."""
+    """List schedules, oldest first."""
     KIND.list_all(limit, project=project)
 
 
@@ -169,21 +169,22 @@ def firings(
     decision: Decision | None = None,
     limit: Limit = 50,
 ) -> None:
-    """List due times with their results, the latest first.
+    """List due times with their results, latest first.
 
     Parameters
     ----------
     decision
         only due times with this result
     """
-    empty = "nothing was due yet"
+    empty = "nothing has been due yet"
     show_list(
         KIND.path(name, "/firings"), DUE, key="due_at", empty=empty, limit=limit, decision=decision
     )
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:
-    """Pause a schedule: due times start nothing until it is resumed. They are still recorded."""
+    """Pause a schedule: nothing starts at its due times until it is resumed. The due times are
+    still recorded."""
     KIND.pause(name, reason, by)
 
 
@@ -195,7 +196,7 @@ def resume(name: Name, /) -> None:
 def trigger(name: Name, /, *, by: By = None) -> None:
     """Start the target of a schedule now, even while the schedule is paused.
 
-    The target waits if the previous target still executes.
+    The target waits if the previous target is still executing.
     """
     path = f"{KIND.path(name)}/trigger"
     with current().gateway() as gateway:
@@ -210,7 +211,7 @@ def backfill(
     until: str | None = None,
     by: By = None,
 ) -> None:
-    """Fire past due times that have not started a target, one after another.
+    """Start the target for past due times at which no target started, one after another.
 
     Parameters
     ----------

@@ -27,11 +27,14 @@ SCHEDULES = Feature(
                 ),
                 "pause": (
                     "cli:pause",
-                    "Pause a schedule: due times start nothing until it is resumed.",
+                    "Pause a schedule: nothing starts at its due times until it is resumed.",
                 ),
                 "resume": ("cli:resume", "Resume a paused schedule."),
                 "trigger": ("cli:trigger", "Start the target of a schedule now."),
-                "backfill": ("cli:backfill", "Start past due times that started nothing."),
+                "backfill": (
+                    "cli:backfill",
+                    "Start the target for past due times at which nothing started.",
+                ),
                 "firings": ("cli:firings", "List firings with their results."),
                 "delete": ("cli:delete", "Delete a schedule; its recorded firings stay."),
             },

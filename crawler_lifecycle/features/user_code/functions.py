@@ -81,7 +81,7 @@ class FunctionProcess(PooledProcess):
             )
         except UserCodeFailed:
             if self._leaving.is_set():
-                raise WorkerLeaves("this worker stops, and has ended its processes") from None
+                raise WorkerLeaves("this worker is stopping, and has ended its processes") from None
             raise
         try:
             return self._checked(reply)
@@ -233,5 +233,5 @@ class Functions:
 
 
 def _text(text: object) -> str:
-    """Return a text from users' code, with secrets and control characters removed."""
+    """Return text from users' code, with secrets and control characters removed."""
     return for_people(str(text).encode(errors="backslashreplace").decode(), TEXT_MAX)

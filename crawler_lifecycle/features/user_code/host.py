@@ -133,7 +133,7 @@ class Host:
                 self._pipes.reply({"id": message["id"], **reply})
             except (TypeError, ValueError, RecursionError) as error:
                 text = (
-                    f"its return value is not JSON ({error}); return texts, numbers, lists and "
+                    f"its return value is not JSON ({error}); return strings, numbers, lists and "
                     "dictionaries"
                 )
                 self._pipes.reply({"id": message["id"], "broken": text})

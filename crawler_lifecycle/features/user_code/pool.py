@@ -132,7 +132,7 @@ class Pool(Generic[P]):
         while True:
             with self._changed:
                 if self.over.is_set():
-                    raise WorkerLeaves("this worker stops")
+                    raise WorkerLeaves("this worker is stopping")
                 if slot not in self._taken and (found := self._found(key, fits)) is not None:
                     self._taken[slot] = found[0]
                     return found

@@ -233,7 +233,7 @@ class Registry:
 
     def _stay(self) -> None:
         if self._leaving.is_set():
-            raise UserCodeFailed("this worker stops")
+            raise UserCodeFailed("this worker is stopping")
 
 
 def modules_in(folder: Path) -> list[str]:
@@ -254,7 +254,8 @@ def modules_in(folder: Path) -> list[str]:
 
 @functools.lru_cache(FILES_MAX)
 def _only_defines(text: str) -> bool:
-    """Return whether a module with this text contains only definitions, including functions."""
+    """Return whether a module with this source contains only definitions, including at least one
+    function."""
     try:
         body = ast.parse(text).body
     except Exception:  # it is not Python, or is nested too deeply for the parser

@@ -52,14 +52,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
 
 class Role(enum.StrEnum):
-    """The rights of a caller. Each role includes the rights of the roles before it."""
+    """The rights of a caller. Each role includes the rights of the roles listed before it."""
 
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Return whether this role includes the rights of the role ``needed``."""
+        """Return whether this role includes the rights of ``needed``."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
@@ -78,7 +78,7 @@ class Caller:
     run: RunRef | None = None
     task: tuple[int, int] | None = None
     login: str | None = None
-    """The id of the login, if the caller is a browser."""
+    """The id of the session, if the caller is a browser."""
     project: str = DEFAULT
     """The only project that the caller can see and change; ``*`` stands for all projects."""
 
@@ -236,7 +236,7 @@ class TokenCache:
     """Passes the tokens of the database to the tokens file of this process, and records when they
     were last used.
 
-    Each reading also calls ``share``, which shares the ended logins.
+    Each reading also calls ``share``, which shares the ended sessions.
     """
 
     callers: TokenFile
@@ -259,7 +259,7 @@ class TokenCache:
         await loop.run(self.read)
 
     async def read(self) -> None:
-        """Read all tokens and ended logins once. Raises the errors of the store."""
+        """Read all tokens and ended sessions once. Raises the errors of the store."""
         await self.share()
         rows = await run_in_threadpool(self.store.list_tokens, live=True)
         # Somebody could have edited the database by hand.
@@ -365,7 +365,7 @@ class _Reader:
                 raise self._wrong(n, key, f"unknown key {key!r}; known are {', '.join(_KEYS)}")
         for key in _KEYS[:3]:
             if not isinstance(table.get(key), str):
-                raise self._wrong(n, key, f"{key} is missing or is not a text; give it in quotes")
+                raise self._wrong(n, key, f"{key} is missing or is not a string; give it in quotes")
         try:
             _check_name(table["name"])
             role = _role(table["role"])

@@ -23,18 +23,18 @@ class ResultPage(BaseModel):
 
     next_page_token: str | None
     fits: int | None = None
-    """The number of matching rows among those that were searched or sorted, if the request searches
-    or sorts.
+    """The number of matching rows among the rows that were searched or sorted, if the request
+    searches or sorts.
     """
     fits_more: bool = Field(default=False, exclude=True)
     """True if more rows may match."""
     note: str | None = None
-    """A sentence about the rows that were not searched or not sorted; null if there are none."""
+    """A sentence about the rows that were not searched or sorted; null if there are none."""
     total: int | None = None
-    """On the first page: the number of rows that match all filters, on all pages."""
+    """On the first page only: the number of rows that match all filters, over all pages."""
     total_exact: bool | None = None
-    """False if there may be more rows than `total`, because at most 10,001 rows are counted and a
-    search may not cover all of them.
+    """False if there may be more rows than `total`, because at most 10,001 rows are counted, and a
+    search may not cover all rows.
     """
 
     def with_total(
@@ -82,7 +82,7 @@ def page_of(
 
 def _reach_words(reach: Reach, plural: str, filters: SearchParameters) -> str | None:
     """Return a sentence about the rows that a search or an order did not cover."""
-    window = f"the newest {reach.window:,} {plural} that meet the other filters"
+    window = f"the newest {reach.window:,} {plural} that match the other filters"
     if reach.note is not None or reach.whole or not (reach.left or filters.sort):
         return reach.note
     if filters.sort is not None:
@@ -114,7 +114,7 @@ def counted(
 
     ``here`` is the number of rows on this page. This call blocks.
     """
-    # On a later page, the search has counted only the rows from the first row of that page on.
+    # On a later page, the search has counted only the rows from the first row of that page onwards.
     part = page.fits_more or (filters.page_token is not None and filters.sort is None)
     if filters.search is not None and part:
         return max(page.fits or 0, here), False

@@ -192,7 +192,7 @@ class SummaryChoice(Choice):
     since: Moment | None = None
 
 
-#: The maximum number of lines of a log in one response, without the lines that follow later.
+#: The maximum number of log lines in one response, not counting lines that are followed later.
 LINES_MAX = 10_000
 #: The default number of lines before and after a line.
 AROUND = 200
@@ -206,7 +206,7 @@ class FilesChoice(Choice):
 
 class LogChoice(FilesChoice):
     """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and the
-    lines that are wanted: the last ones, those around a line, or those that fit a search."""
+    lines that are requested: the last lines, those around a line, or those that match a search."""
 
     tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
@@ -219,22 +219,24 @@ class LogChoice(FilesChoice):
 
     @property
     def query(self) -> LogQuery | None:
-        """Return the search; ``None``: nothing is searched."""
+        """Return the search, or ``None`` if nothing is searched for."""
         return LogQuery(self.q, self.level) if self.q or self.level else None
 
     @model_validator(mode="after")
     def check(self) -> Self:
         """Refuse parameters that contradict each other."""
         if self.around and (self.query or self.follow):
-            raise InvalidRequest("around: leave it out, or leave out q, level and follow")
+            raise InvalidRequest("around: omit it, or omit q, level and follow")
         if self.follow and self.query:
-            raise InvalidRequest("follow: leave it out, or leave out q and level")
+            raise InvalidRequest("follow: omit it, or omit q and level")
         if self.around == "line" and self.line is None:
-            raise InvalidRequest("line: give the number of the line")
+            raise InvalidRequest("line: give the number of a line")
         if self.line is not None and self.around != "line" and self.query is None:
-            raise InvalidRequest("line: give around=line, q or level with it, or leave it out")
+            raise InvalidRequest("line: give around=line, q or level with it, or omit it")
         if self.q and ("\n" in self.q or "\r" in self.q):
-            raise InvalidRequest("q: a line has no line end; give a part of one line")
+            raise InvalidRequest(
+                "q: this text contains a line end, so no line can match; give part of one line"
+            )
         return self
 
 
@@ -285,7 +287,7 @@ class ItemsChoice(Choice):
     def check(self) -> Self:
         """Raise ``ValueError`` if both a name and a task are given.
 
-        An empty text, as forms send it, counts as ``None``.
+        An empty string, which forms send, counts as ``None``.
         """
         if self.name is not None and self.task is not None:
             raise ValueError("name: not allowed with task; give one of them")

@@ -75,8 +75,8 @@ LATER = (
     "another request."
 )
 BY_AUDIT = (
-    "The command is recorded. A worker of the role audit carries it out as soon as Temporal can be "
-    "reached, without "
+    "The command is recorded. A worker with the role audit carries it out as soon as Temporal can "
+    "be reached, without "
     "another request."
 )
 
@@ -248,7 +248,7 @@ class Commands:
             known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                # The database needs a long time to store many tasks.
+                # Storing many tasks takes the database a long time.
                 async with (
                     turn() if len(args or ()) > INLINE_TASKS_MAX else contextlib.nullcontext()
                 ):
@@ -408,8 +408,7 @@ class Commands:
         """Record the next attempt of a run that has ended or has lost its workflow, then start a
         workflow for it.
 
-        Raises ``NotInThisState`` if the run is in another ``attempt`` than the one that the caller
-        saw.
+        Raises ``NotInThisState`` if the run is no longer in the ``attempt`` that the caller saw.
         """
         row = await run_in_threadpool(undeleted, self.runs, run_id)
         if attempt not in (None, row.attempt):

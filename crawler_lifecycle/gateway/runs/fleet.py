@@ -25,11 +25,12 @@ from .crawlers import Crawlers
 
 #: Seconds for which the state is reused.
 FRESH_S = 5.0
-#: The most crawlers, open incidents, and live runs of a status that are read.
+#: The maximum numbers of crawlers, of open incidents, and of live runs in one status that are read.
 NAMES_MAX = 100_000
 INCIDENTS_MAX = 5_000
 LIVE_MAX = 10_000
-#: The time in which runs are counted, which begins at a full hour: 24 hours with the present one.
+#: The period for which runs are counted: 24 hours, including the present one. It begins on the
+#: hour.
 DAY = timedelta(hours=23)
 _WAITS_FOR = {
     Wait.CLUSTER: "an answer of the cluster",
@@ -51,11 +52,11 @@ class FleetCrawler:
     name: str
     state: CrawlerState
     since: datetime | None
-    """The time since which it fails, is flaky, or brings less."""
+    """The time since when it has been failing or flaky, or has brought less."""
     why: str
-    """A line about the reason of the state; empty without one."""
+    """A line with the reason for the state; empty if there is none."""
     items: int | None
-    """The items of its newest run."""
+    """The number of items in its newest run."""
     in_catalogue: bool
 
 
@@ -85,18 +86,18 @@ def crawler_state(
     else:
         state = CrawlerState.RUNNING if live else CrawlerState.HEALTHY
     if not (why or in_catalogue):
-        why = "not in the catalogue any more"
+        why = "no longer in the catalogue"
     since = worst.opened_at if worst is not None else None
     items = newest.items if newest is not None else None
     return FleetCrawler(name, state, since, why, items, in_catalogue)
 
 
 def waiting_words(waits: Iterable[LiveRuns]) -> str:
-    """Return a sentence about what these runs wait for."""
+    """Return a sentence about what these runs are waiting for."""
     parts = []
     for line in waits:
         what = _WAITS_FOR.get(line.wait) if line.wait else None
-        verb = "waits" if line.runs == 1 else "wait"
+        verb = "is waiting" if line.runs == 1 else "are waiting"
         reason = what or f"a slot in pool {line.pool}"
         parts.append(f"{count(line.runs, 'run')} {verb} for {reason}")
     return "; ".join(parts)
@@ -104,17 +105,18 @@ def waiting_words(waits: Iterable[LiveRuns]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """All crawlers, the worst first, and what else needs attention."""
+    """All crawlers, worst first, and everything else that needs attention."""
 
     crawlers: list[FleetCrawler]
     incidents: list[IncidentRow]
-    """The open incidents of everything."""
+    """All open incidents."""
     live_runs: int
     day: Counter[str]
-    """The runs accepted since ``day_from``, by ``completed``, ``failed``, ``stopped``, ``open``."""
+    """The numbers of runs accepted since ``day_from``: ``completed``, ``failed``, ``stopped`` and
+    ``open``."""
     day_from: datetime
     away: str | None
-    """A sentence if the catalogue is not the newest one."""
+    """A note if this is not the newest catalogue."""
     at: datetime
 
 

@@ -66,7 +66,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
             200: {"content": _BYTES, "description": "The bytes of the file"},
             206: {
                 "content": _BYTES,
-                "description": "The part that `Range` asks for; `Content-Range` names it",
+                "description": "The part that `Range` requests; `Content-Range` describes it",
             },
             416: {
                 "model": ProblemDocument,
@@ -174,11 +174,12 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> StreamedResponse:
         """The last lines of a task's output.
 
-        With ``follow``, new output is added until the task has ended. With ``around``, the lines
-        around its last error or around the line with a number: the header ``X-Log-Line`` has the
-        number of that line, and ``X-Log-First`` the number of the first line of the answer. With
-        ``q`` or ``level``, at most 500 lines that fit, each as its number, a colon and the line:
-        if the header ``X-Log-Next`` is there, ask again with it as ``line``.
+        With ``follow``, new output is added until the task has ended. With ``around``, the response
+        is the lines around the last error, or around the line with the given number. The header
+        ``X-Log-Line`` contains the number of that line, and ``X-Log-First`` the number of the first
+        line in the response. With ``q`` or ``level``, the response is at most 500 matching lines,
+        each as its number, a colon and the line. If it has the header ``X-Log-Next``, repeat the
+        request with that number as ``line``.
 
         If this gateway cannot read logs from the cluster, only the kept end of the log is
         available, after the task has ended.

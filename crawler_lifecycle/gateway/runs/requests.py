@@ -48,7 +48,7 @@ def _travels(value: str, info: ValidationInfo) -> str:
 
 
 Travels = AfterValidator(_travels)
-"""Checks a text that is stored in Temporal and in the database. The field itself limits its
+"""Checks a string that is stored in Temporal and in the database. The field itself limits its
 length.
 """
 Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
@@ -72,16 +72,16 @@ def _scalar(value: object) -> Scalar:
     if isinstance(value, str | int | float):  # this includes bool, which is a subclass of int
         return value
     raise ValueError(
-        "give a text; numbers, true and false are allowed only if the crawler declares that type"
+        "give a string; numbers, true and false are allowed only if the crawler declares that type"
     )
 
 
 Args = dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]]
-"""The arguments in a request: texts, or JSON values of the declared type."""
+"""The arguments in a request: strings, or JSON values of the declared type."""
 
 
 def texts(args: Mapping[str, Scalar]) -> dict[str, str]:
-    """Return the arguments as texts, as a process receives them."""
+    """Return the arguments as strings, in the form in which a process receives them."""
     return {name: as_text(value) for name, value in args.items()}
 
 
@@ -124,7 +124,7 @@ class StartRun(StrictBody):
     retries: Retries | None = None
     poll_minutes: list[float] | None = Field(default=None, max_length=POLLS_MAX)
     project: str | None = None
-    """Only a caller of all projects may name another one than its own."""
+    """Only a caller with all projects may name a project other than its own."""
     run_id: Annotated[None, PlainValidator(_resumed, json_schema_input_type=None)] = Field(
         default=None,
         validation_alias=AliasChoices("run_id", "RunID"),

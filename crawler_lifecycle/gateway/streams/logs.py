@@ -35,15 +35,16 @@ from crawler_lifecycle.web.problems import Problem
 
 #: Bytes that are read and sent at a time.
 CHUNK = 64 * 1024
-#: Bytes at the end of a log in which its last error is searched.
+#: Bytes at the end of a log in which the last error is searched for.
 ERROR_SEARCH_MAX = 256 * 1024 * 1024
-#: The most lines that one search returns, and the seconds after which it returns those that were
-#: found.
+#: The maximum number of lines that one search returns, and the seconds after which it returns the
+#: lines found so far.
 FOUND_MAX = 500
 SEARCH_S = 3.0
-#: The most bytes in which line ends are searched backwards. A log may be one long line.
+#: The maximum number of bytes that are searched backwards for line ends. A log may be one long
+#: line.
 BACK_MAX = 4 * 1024 * 1024
-#: More lines than any stored log has.
+#: More lines than any stored log contains.
 WHOLE = 1_000_000
 #: Seconds between two readings of a log that is being followed.
 FOLLOW_S = 0.3
@@ -141,10 +142,11 @@ class LogReader:
     ) -> tuple[FoundLine, int]:
         """Return the lines around a line of a task's log as one piece, and the number of that line.
 
-        ``number`` as ``None`` means the last error. It is searched in the kept part of the log if
-        the log itself is not here or names no error. A number beyond the end means the last line.
+        If ``number`` is ``None``, this is the line of the last error. If the log itself is not here
+        or contains no error, the kept part of the log is searched instead. A number beyond the end
+        means the last line.
 
-        Raises ``Problem`` 404 if no log can be read, or if it names no error, and
+        Raises ``Problem`` 404 if no log can be read or if it contains no error, and
         ``ClusterUnavailable``.
         """
 
@@ -154,8 +156,7 @@ class LogReader:
                 if line is not None:
                     return lines_around(read, size, line, before, after), line.number
             detail = (
-                f"the log of task {task.ref.task_id} names no error; leave around out to see its "
-                "end"
+                f"the log of task {task.ref.task_id} contains no error; omit around to see its end"
             )
             raise Problem(404, "log_not_found", detail, run_id=task.run.run_id)
 
@@ -164,11 +165,11 @@ class LogReader:
     async def matching(
         self, task: LoggedTask, query: LogQuery, number: int
     ) -> tuple[list[FoundLine], int | None]:
-        """Return lines of a task's log that fit, from the line ``number`` on, and the number of the
-        line at which the search has to continue.
+        """Return the matching lines of a task's log, starting at the line ``number``, and the
+        number of the line at which the search has to continue.
 
-        The second value is ``None`` when the whole log was searched. Raises ``Problem`` 404 if no
-        log can be read, and ``ClusterUnavailable``.
+        The second value is ``None`` if the whole log was searched. Raises ``Problem`` 404 if no log
+        can be read, and ``ClusterUnavailable``.
         """
 
         until = time.monotonic() + SEARCH_S
@@ -182,7 +183,8 @@ class LogReader:
         return lines, None if next_line is None else next_line.number
 
     async def _search(self, task: LoggedTask, question: Callable[[list[ReadableLog]], T]) -> T:
-        """Answer a question about a task's log: first the log itself, then its kept part."""
+        """Answer a question about a task's log, from the log itself or, failing that, from its kept
+        part."""
         kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
         last = (kept or "").encode()
 
@@ -222,7 +224,7 @@ class LogReader:
         elif task.status.terminal:
             why = "no log was stored"
         elif self._may_come(task):
-            why = "it prints nothing before it executes; follow=true waits for the first output"
+            why = "it prints nothing until it executes; follow=true waits for the first output"
         elif follow:
             why = (
                 "this gateway cannot read logs of the cluster; the log's end is stored after the "

@@ -1,8 +1,9 @@
 """Channels: all streams of one browser in one response.
 
 With HTTP/1.1, a browser has only six connections to a host for all of its windows. A script that
-these windows share opens a channel, and lets streams join it and leave it by short requests. A
-channel belongs to one gateway; a browser whose request reaches another one opens streams directly.
+these windows share opens a channel, and makes streams join and leave it with short requests. A
+channel belongs to one gateway; a browser whose request reaches another gateway opens streams
+directly.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: The most streams of one channel.
+#: The maximum number of streams in one channel.
 JOINED_MAX = 64
-#: The most frames that wait for a browser. Further ones wait in their streams.
+#: The maximum number of frames that wait for a browser. Further frames wait in their streams.
 FRAMES_MAX = 64
 #: Seconds after which an empty line is sent if there is no frame.
 BEAT_S = 1.0
@@ -42,7 +43,7 @@ Number = Annotated[int, Path(ge=1, le=10**9)]
 
 
 class JoinParameters(BaseModel):
-    """The address of a stream that joins, and the id of the last event that its reader has."""
+    """The address of a stream that joins, and the id of the last event that its reader received."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -58,17 +59,18 @@ class Channel:
         self.caller = caller_key()
         self._app = app
         self._context = copy_context()
-        # Responses may close the connection of their request, but this one belongs to all.
+        # Responses may close the connection of their request, but this connection belongs to all
+        # streams.
         self._scope = {**request.scope, "state": {}}
         self._frames = asyncio.Queue[bytes](FRAMES_MAX)
         self._joined: dict[int, asyncio.Task[None]] = {}
 
     def join(self, number: int, wanted: JoinParameters) -> None:
-        """Let a stream join under a number that is new. Raises ``Problem`` 409 or 503."""
+        """Let a stream join under an unused number. Raises ``Problem`` 409 or 503."""
         if number in self._joined:
-            raise Problem(409, "not_in_this_state", f"number: {number} is taken; choose another")
+            raise Problem(409, "not_in_this_state", f"number: {number} is in use; choose another")
         if len(self._joined) >= JOINED_MAX:
-            detail = f"{JOINED_MAX} streams are in this channel; close some windows"
+            detail = f"this channel already has {JOINED_MAX} streams; close some windows"
             raise Problem(503, "overloaded", detail)
         task = asyncio.create_task(self._carry(number, wanted), context=self._context)
         self._joined[number] = task
@@ -127,7 +129,7 @@ class Channel:
 
 
 def add_channels(app: FastAPI, feed: Feed) -> None:
-    """Add the routes that open a channel, and let streams join it and leave it."""
+    """Add the routes that open a channel, and that let streams join and leave it."""
     channels: dict[str, Channel] = {}
 
     def find(key: str) -> Channel:

@@ -1,4 +1,4 @@
-"""The first page: whether all is well, what needs attention, and all crawlers, the worst first."""
+"""The first page: whether all is well, what needs attention, and all crawlers, worst first."""
 
 from __future__ import annotations
 
@@ -46,20 +46,22 @@ from crawler_lifecycle.ports.runs import ShortRun
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, Subject, of
 
-#: Crawlers on one page, and the last runs and the days of each that are shown.
+#: The number of crawlers on one page, and for each the numbers of its last runs and of days that
+#: are shown.
 PAGE = 100
 EACH = 20
 DAYS = 7
-#: Incidents that are shown at once. The others are folded.
+#: The number of incidents that are shown at first. The others are folded.
 SHOWN = 8
-#: Seconds that a page waits for the state of the parts, and for the counts in the rail.
+#: Seconds that a page waits for the state of the parts, and for the counts in the navigation.
 WAIT_S = 0.3
 RAIL_WAIT_S = 0.1
 RAIL_S = 5.0
 
 
 class FleetFilters(SearchParameters):
-    """Filters in the address of the first page. Without ``sort``, the worst crawlers come first."""
+    """Filters in the address of the first page. Without ``sort``, the crawlers in the worst state
+    come first."""
 
     sort: Annotated[str, order(("crawler", "items"))] | None = None
     page_size: int = Field(default=PAGE, ge=1, le=PAGE_MAX)
@@ -69,7 +71,7 @@ def crawler_rows(
     store: Store, found: Sequence[FleetCrawler], now: datetime
 ) -> list[dict[str, Any]]:
     """Return the documents that the columns of crawlers read. Rows have numbers, because names can
-    contain any character. Blocks.
+    contain any character. This call blocks.
     """
     names = [crawler.name for crawler in found]
     runs: dict[str, list[ShortRun]] = {name: [] for name in names}
@@ -100,7 +102,7 @@ def crawler_rows(
 
 
 def fitting(report: FleetReport, filters: FleetFilters) -> list[FleetCrawler]:
-    """Return the crawlers that contain the text, in the order of the filters."""
+    """Return the crawlers that match the search, in the order that the filters set."""
     text = (filters.search or "").strip().casefold()
     found = [
         crawler
@@ -182,8 +184,8 @@ CHOOSER = Chooser(
 
 
 def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str, str | None, bool]]:
-    """Return the parts of the line about everything: the words, their link, and whether they are
-    bad.
+    """Return the parts of the summary line: the words, their link, and whether they report a
+    problem.
     """
     states = Counter(crawler.state for crawler in report.crawlers)
     stopped = sum(row.kind == "schedule_paused" for row in report.incidents)
@@ -197,7 +199,7 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
         (CrawlerState.FAILS, "fail{}"),
         (CrawlerState.FLAKY, "{} flaky"),
         (CrawlerState.LESS, "bring{} less"),
-        (CrawlerState.FAILED_LAST, "failed at the last run"),
+        (CrawlerState.FAILED_LAST, "failed in the last run"),
     ):
         if many := states[state]:
             form = ("is" if many == 1 else "are") if verb[0] == "{" else "s" * (many == 1)
@@ -226,8 +228,8 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
 
     @app.get("/")
     async def show_fleet(request: Request) -> Response:
-        """Show what needs attention, and all crawlers. An old address of the list of runs leads to
-        that list.
+        """Show what needs attention, and all crawlers. A former address of the list of runs
+        redirects to that list.
         """
         if request.query_params.keys() & (
             PageFilters.model_fields.keys() - FleetFilters.model_fields.keys()
@@ -263,7 +265,7 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
 
     @app.get("/crawlers")
     async def show_crawlers() -> Response:
-        """Lead to the first page, which lists all crawlers."""
+        """Redirect to the first page, which lists all crawlers."""
         return RedirectResponse("/", 307)
 
     @app.get("/parts")
@@ -274,7 +276,7 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
 
 
 def rail_counts(app: FastAPI, store: Store) -> None:
-    """Let the pages that are added from now on show counts at the links to all pages."""
+    """Make the pages that are added from now on show counts next to the links in the navigation."""
 
     def read() -> Counter[str]:
         counts = Counter(live=store.runs.count_runs(LIVE, LIVE_MAX))

@@ -1,9 +1,9 @@
 """Lists of runs that are searched for words or sorted by a column.
 
-Each word of a search may be the beginning of words of a run. A search reads the ids of the runs
-with one of its words, the newest first, and compares the other words and filters with these runs.
-It chooses a word with few runs, or else one that begins few different words. If there is none, it
-compares the newest runs, of which many fit.
+Each word of a search may be the beginning of a word of a run. A search reads the ids of the runs
+with one of its words, newest first, and checks these runs against the other words and filters. It
+chooses a word with few runs or, failing that, one that is the beginning of few different words. If
+there is no such word, it checks the newest runs, because many of them match.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ VALUES = {
     "outcome": run_history.c.outcome,
     "pool": run_history.c.pool,
 }
-#: The number of ids that one statement reads, and that one search reads.
+#: The maximum number of ids that one statement reads, and that one search reads.
 _CHUNK = 500
 _READ_MAX = 10_000
-#: A word with fewer entries has few runs: one statement sorts all of them.
+#: A word with fewer entries than this has few runs, so one statement sorts all of them.
 _RARE = 20_000
 #: The maximum number of words with the same beginning whose runs are merged.
 _MERGED_MAX = 20
-#: The maximum number of words of a search.
+#: The maximum number of words in a search.
 _WORDS_MAX = 20
 
 
@@ -93,12 +93,13 @@ def _sorted_by(sort: str | None) -> list[ColumnElement[Any]]:
 def _with_words(
     conn: Connection, filters: RunFilters, search: str, limit: int
 ) -> tuple[list[int], base.Reach]:
-    """Return the ids of the newest runs with all words of the text, at least ``limit`` of them."""
+    """Return the ids of the newest runs with all words of the text, at least ``limit`` if there are
+    that many."""
     given = list(dict.fromkeys(search_words(search)))
     words = given[:_WORDS_MAX]
     reach = base.Reach(base.WINDOW, True, 0)
     if not words:
-        reach.note = "search: this text has no letter and no digit, so no run fits; give a word."
+        reach.note = "search: this text has no letter or digit, so no run matches; give a word."
         return [], reach
     ids = list[int]()
     sources = _sources(conn, filters, words)
@@ -115,35 +116,35 @@ def _with_words(
         before = chunk[-1]
     else:
         reach.note = (
-            f"Only runs since {before} were searched, because too many have these words or meet "
-            "the other filters; give a longer word, or leave a filter out."
+            f"Only runs since {before} were searched, because too many have these words or match "
+            "the other filters; give a longer word, or remove a filter."
         )
     reach.fits = len(ids)
     if len(given) > _WORDS_MAX:
         reach.note = f"Only the first {_WORDS_MAX} words of the search were compared."
     first = first_filled(conn)
     if first is not None:
-        reach.note = f"Runs below {first} cannot be found yet: their words are still being written."
+        reach.note = f"Runs below {first} cannot be found yet: their words are still being indexed."
     return ids, reach
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Entries of ``run_word`` from which a search reads the numbers of runs."""
+    """Entries of ``run_word`` from which a search reads the ids of runs."""
 
     condition: ColumnElement[bool]
     is_range: bool
-    """Whether the condition is a range of words, whose entries are not in the order of runs."""
+    """True if the condition is a range of words, whose entries are not sorted by run."""
 
 
 def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> list[_Source]:
-    """Return sources, at least one of which has each run that fits.
+    """Return sources that together contain every matching run.
 
-    Returns no source if the newest runs must be compared.
+    Returns no source if the newest runs must be checked instead.
     """
     entry = run_word.c
     of_crawler = search_words(filters.equal.get("crawler", ""))
-    # "{" follows all characters of words.
+    # "{" sorts after all characters of words.
     begins = [and_(entry.word >= word, entry.word < f"{word}{{") for word in words]
     sources = [_Source(condition, True) for condition in begins]
     sources += [_Source(entry.word == word, False) for word in of_crawler]
@@ -162,7 +163,7 @@ def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> lis
 
 
 def _begun_words(conn: Connection, beginning: str) -> list[str]:
-    """Return the different words that begin so, at most one more than ``_MERGED_MAX``."""
+    """Return the different words with this beginning, at most one more than ``_MERGED_MAX``."""
     word = run_word.c.word
     begun = list[str]()
     after = word >= beginning
@@ -183,14 +184,15 @@ def _chunk(
     times: Sequence[ColumnElement[bool]],
     sources: Sequence[_Source],
 ) -> Sequence[int]:
-    """Return the next ids of runs that may fit, in descending order."""
+    """Return the next ids of runs that may match, in descending order."""
     entry = run_word.c
     if not sources:
         queries = page_of(filters, times, _CHUNK)
         return base.ids_among(conn, run_history.c.run_id, queries, _CHUNK)
     queries = list[Select[Any]]()
     for source in sources:
-        # With the plain number, SQLite would read all entries by the key to find a range of words.
+        # With the plain column, SQLite would read all entries in key order to find a range of
+        # words.
         number = entry.run_id + 0 if source.is_range else entry.run_id
         newest = select(entry.run_id).where(source.condition, number < filters.before_run_id)
         queries.append(newest.order_by(number.desc()).limit(_CHUNK))
@@ -198,11 +200,12 @@ def _chunk(
 
 
 def _with_all(conn: Connection, ids: Sequence[int], words: Sequence[str]) -> Sequence[int]:
-    """Return those of these ids whose runs have all words."""
+    """Return the ids among these whose runs have all words."""
     for word in words:
         if not ids:
             break
-        # No range of words here: SQLite would read all entries of a frequent word.
+        # This must not be a range of words, because SQLite would read all entries of a frequent
+        # word.
         begins = func.substr(run_word.c.word, 1, len(word)) == word
         having = select(run_word.c.run_id).where(run_word.c.run_id.in_(ids), begins)
         ids = conn.execute(having.distinct()).scalars().all()

@@ -156,7 +156,7 @@ def test_a_search_says_what_it_left_out(
     harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, reach = harness.store.runs.search_runs("?!")
-    assert (reach.note or "").startswith("search: this text has no letter and no digit")
+    assert (reach.note or "").startswith("search: this text has no letter or digit")
     monkeypatch.setattr(search, "_CHUNK", 3)
     monkeypatch.setattr(search, "_READ_MAX", 3)
     _, reach = harness.store.runs.search_runs("s", status=["FAILED"])

@@ -71,7 +71,9 @@ def test_names_of_all_kinds_may_be(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_that_cannot_be(name: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"give a text of 1 to 200 characters|leave out the /"):
+    with pytest.raises(
+        InvalidRequest, match=r"give a string of 1 to 200 characters|leave out the /"
+    ):
         check(GraphSpec([step(name)]))
 
 

@@ -523,12 +523,12 @@ def test_a_cancelled_approval_has_ended_at_once() -> None:
         (
             "a",
             InvalidRequest,
-            "step: 'a' is not allowed; its kind is function; name a step of the kind approval",
+            "step: 'a' is not allowed; its kind is function; name a step of kind approval",
         ),
         (
             "later",
             NotInThisState,
-            r'it is suspended \(it waits for "a" \(available\)\); decide it when it waits',
+            r'it is suspended \(it waits for "a" \(available\)\); decide when it waits',
         ),
     ],
 )

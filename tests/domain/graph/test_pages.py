@@ -106,7 +106,7 @@ def test_whatever_comes_in_is_a_step_that_comes_back_or_is_refused(
         ),
         (
             {"path": "a", "kind": "function", "deps": "b"},
-            r"deps: 'b' is not allowed; give a list of texts",
+            r"deps: 'b' is not allowed; give a list of strings",
         ),
         (
             {"path": "a", "kind": "function", "graft": "yes"},

@@ -98,7 +98,7 @@ def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for
         1,
     )
     assert one.waiting(0) == "it waits for a worker"
-    assert one.waiting(1) == "it waits for a free worker of the role user-code"
+    assert one.waiting(1) == "it waits for a free worker with the role user-code"
     assert one.waiting(4) == "it waits to be started"
 
 

@@ -224,7 +224,10 @@ def test_the_days_that_people_are_told_of() -> None:
         ({"cron": "0 0 * * *", "time_zone": "right/Europe/Berlin"}, "zone of the IANA database"),
         ({"cron": "0,5 * * * *", "jitter_s": 300}, "less than the 300 s"),
         ({"every_s": 60, "jitter_s": 60}, "less than the 60 s"),
-        ({"every_s": 60, "offset_s": 60}, "give it only with every_s, and smaller than every_s"),
+        (
+            {"every_s": 60, "offset_s": 60},
+            "give it only with every_s, and make it smaller than every_s",
+        ),
         ({"cron": "0 0 * * *", "offset_s": 5}, "give it only with every_s"),
         ({"every_s": 1}, "a whole number from 10"),
         ({"every_s": True}, "a whole number from 10"),
@@ -235,7 +238,7 @@ def test_the_days_that_people_are_told_of() -> None:
         ({"every_s": 60, "start_at": datetime(2026, 1, 1)}, "with its zone"),
         ({"every_s": 60, "run": {"crawler": "books", "due_at": "x"}}, "run.due_at"),
         ({"every_s": 60, "graph": {}}, "exactly one of run, manager and graph"),
-        ({"every_s": 60, "run": {"crawler": "x" * 140_000}}, "bytes are too much"),
+        ({"every_s": 60, "run": {"crawler": "x" * 140_000}}, "bytes are too many"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_fix(given: dict[str, object], says: str) -> None:

@@ -66,7 +66,7 @@ def test_it_names_the_run_its_end_the_cause_the_counts_and_the_page() -> None:
             "schedule.missed",
             "schedules/n",
             {"name": "n", "reason": "late"},
-            "Schedule n: a due time started nothing",
+            "Schedule n: nothing started at a due time",
             "n",
         ),
         ("webhook.test", "webhooks/1", {"name": "ops"}, "Webhook ops: this is a test", "ops"),
@@ -127,7 +127,7 @@ INCIDENT = {
 
 @pytest.mark.parametrize(("type", "more", "title", "line", "bad"), [
     ("incident.opened", {}, "shop-437 fails", "Count: 12 · Taken by: anna", True),
-    ("incident.grew", {}, "shop-437 fails, and more and more often", "Count: 12 · Taken by: anna", True),
+    ("incident.grew", {}, "shop-437 fails, and increasingly often", "Count: 12 · Taken by: anna", True),
     ("incident.closed", {"closed_by": "recovered", "duration_s": 5400}, "shop-437 fails: it is over",
      "Count: 12 · Taken by: anna · Lasted: 1:30:00", False),
     ("incident.closed", {"closed_by": "bob", "duration_s": 60, "assignee": None},

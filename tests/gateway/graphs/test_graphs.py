@@ -460,12 +460,12 @@ def test_an_approval_is_decided_once(harness: Harness, client: TestClient) -> No
         (
             {"step": "a"},
             422,
-            "step: 'a' is not allowed; its kind is function; name a step of the kind approval",
+            "step: 'a' is not allowed; its kind is function; name a step of kind approval",
         ),
         (
             {"step": "late"},
             409,
-            'it is suspended (it waits for "a" (suspended)); decide it when it waits',
+            'it is suspended (it waits for "a" (suspended)); decide when it waits',
         ),
     ):
         refused = decide(**body)

@@ -94,7 +94,7 @@ def test_forms_mute_assign_comment_and_close(harness: Harness, client: TestClien
     [
         ("mute", {}, "until", "missing; choose a duration, or give a time"),
         ("mute", {"until": "tomorrow"}, "until", "tomorrow"),
-        ("mute", {"until": "2020-01-01T00:00"}, "until", "is over; give a time in the future"),
+        ("mute", {"until": "2020-01-01T00:00"}, "until", "is in the past; give a later time"),
         ("mute", {"for_s": "-1"}, "for_s", "greater than 0"),
         ("assign", {"assignee": "a" * 101}, "assignee", "100"),
         ("comment", {"comment": "c" * 1001}, "comment", "1000"),

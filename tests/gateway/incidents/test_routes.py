@@ -45,7 +45,7 @@ def test_a_list_has_pages_and_filters(harness: Harness, client: TestClient) -> N
     [
         ({"kind": "crawler_sick"}, "choose from manager_failed"),
         ({"state": "gone"}, "state"),
-        ({"mine": "true"}, "this gateway does not know who calls"),
+        ({"mine": "true"}, "this gateway does not know who is calling"),
         ({"page_token": "x"}, "is not a token of this list"),
         ({"owner": "anna"}, "owner"),
     ],

@@ -86,14 +86,17 @@ def test_each_job_is_in_one_part_of_the_bar_and_a_rare_one_is_seen() -> None:
         ),
         (
             {"status": STOPPING, "live": 2, "paused": True},
-            "It is being stopped: 2 jobs run, 0 jobs ended.",
+            "It is being stopped: 2 jobs running, 0 jobs ended.",
         ),
         (
             {"paused": True, "jobs": {"delayed": 1}},
-            "It is paused: 0 jobs run, 1 job wait, 0 jobs ended.",
+            "It is paused: 0 jobs running, 1 job waiting, 0 jobs ended.",
         ),
-        ({"live": 1, "cap": 3}, "It works: 1 job of at most 3 run, 0 jobs wait, 0 jobs ended."),
-        ({"started_at": None}, "It has not begun: 0 jobs run"),
+        (
+            {"live": 1, "cap": 3},
+            "It is working: 1 job running (at most 3), 0 jobs waiting, 0 jobs ended.",
+        ),
+        ({"started_at": None}, "It has not begun: 0 jobs running"),
         (
             {"live": 1200, "cap": 3000},
             "It works: 1\u202f200 jobs of at most 3\u202f000 run",

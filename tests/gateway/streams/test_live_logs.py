@@ -265,7 +265,9 @@ def test_lines_around_a_line_and_lines_that_fit(harness: Harness, task: Task) ->
     rest = _get(harness, task.path, logs, q="crawled", line=99_900)
     assert rest.text.partition(":")[0] == "99900"
     page = f"/runs/{task.run_id}/log"
-    assert "1 line fits, in the whole log" in _get(harness, page, logs, q="'price'", level="").text
+    assert (
+        "1 matching line, in the whole log" in _get(harness, page, logs, q="'price'", level="").text
+    )
     assert "Continue the search at line 501" in _get(harness, page, logs, q="crawled").text
 
 
@@ -305,7 +307,7 @@ def test_a_log_without_an_error_says_so(harness: Harness, task: Task) -> None:
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail=NOISE.decode())
     answer = _get(harness, task.path, None, around="error")
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
-    assert "names no error; leave around out to see its end" in answer.json()["detail"]
+    assert "contains no error; omit around to see its end" in answer.json()["detail"]
 
 
 def test_a_search_in_a_log_out_of_reach_is_explained(harness: Harness, task: Task) -> None:

@@ -36,7 +36,7 @@ def days(browser: TestClient) -> dict[str, str]:
 def test_what_was_due_leads_to_what_it_began(harness: Harness, browser: TestClient) -> None:
     harness.clock.now = datetime(2026, 11, 17, 12, tzinfo=UTC)
     put(browser, cron="30 2 * * *")
-    assert "nothing was due yet" in words(browser.get(AT))
+    assert "nothing has been due yet" in words(browser.get(AT))
     harness.clock.now = datetime(2026, 11, 19, 2, 30, tzinfo=UTC)
     run_id = browser.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
     begun = harness.store.schedules.decide_due("nightly", harness.clock())
@@ -59,7 +59,7 @@ def test_what_was_due_leads_to_what_it_began(harness: Harness, browser: TestClie
     assert "today" in found["2026-11-20"]
     assert "○ 02:30 due" in found["2026-11-21"]
     assert (
-        "Begins run plain With args: page: 7 Due 30 2 * * * UTC If one still executes skip the new target"
+        "Begins run plain With args: page: 7 Due 30 2 * * * UTC If one is still executing skip the new target"
         in words(page)
     )
     assert '<a href="/crawlers/plain">run plain</a>' in page.text
@@ -76,7 +76,7 @@ def test_nothing_comes_while_it_is_paused_or_when_it_is_over(
     assert list(days(browser)) == ["2026-11-20", "2026-11-21", "2026-11-22"]
     press(browser, AT, "pause", reason="why")
     page = words(browser.get(AT))
-    assert "While it is paused, due times are recorded but start nothing." in page
+    assert "While it is paused, its due times are recorded, but nothing starts." in page
     assert list(days(browser)) == ["2026-11-20"]
     assert "in 14 h" not in words(browser.get("/schedules"))
     press(browser, AT, "resume")

@@ -86,7 +86,7 @@ def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has
     del harness.scheduler.catalogue.crawlers["plain"]
     with harness.client(harness.new_app()) as later:
         left = as_browser(later).get("/crawlers/plain")
-        assert "The catalogue has no crawler with this name any more" in words(left)
+        assert "The catalogue no longer has a crawler with this name" in words(left)
         assert "Start" not in words(left).partition("All runs")[0]
         assert "page – 7 not in the catalogue" in words(left)
         for name, fix in (

@@ -55,7 +55,7 @@ def test_the_sick_are_first_and_no_crawler_is_left_out(
     assert "fails since 9 h" in rows["shop-437"]
     assert "brings less since 9 h" in rows["shop-7"]
     assert list(rows)[len(sick) : len(sick) + 3] == ["shop-20", "shop-21", "shop-30"]
-    assert "1 run waits for a worker" in rows["shop-20"]
+    assert "1 run is waiting for a worker" in rows["shop-20"]
     seen = set[str]()
     following = ["/?sort=crawler"]
     for n in range(1, 7):
@@ -217,7 +217,7 @@ def test_old_addresses_of_the_list_lead_to_it(browser: TestClient) -> None:
 
 def test_a_crawler_that_left_has_no_start(filled: Harness, browser: TestClient) -> None:
     rows: dict[str, Any] = rows_of(browser.get("/?search=shop-0").text)
-    assert rows["shop-0"].endswith("not in the catalogue any more")
+    assert rows["shop-0"].endswith("no longer in the catalogue")
     assert rows_of(browser.get("/?search=shop-1&sort=crawler").text)["shop-1"].endswith("shop-1")
 
 

@@ -131,4 +131,4 @@ def test_a_filter_with_many_values_has_a_field_for_one(browser: TestClient) -> N
     page = browser.get("/access?kind=run").text
     assert '<input name="caller" maxlength="200" required list="known-caller"' in page
     assert '<input type="hidden" name="kind" value="run">' in page
-    assert "No action fits." in browser.get("/access?caller=nobody").text
+    assert "No action matches." in browser.get("/access?caller=nobody").text

@@ -136,7 +136,7 @@ async def test_an_age_that_grows_is_not_sent(
         for screen in (listed, page):
             event = await until(screen, moved)
             # Row and timeline are read one after the other: either may come first.
-            assert re.search("stop asked|ann", event.data), (
+            assert re.search("stop requested|ann", event.data), (
                 "nothing came while only the age changed"
             )
 

@@ -131,7 +131,7 @@ def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
     for n in range(4):
         start(browser, tags=["odd"] if n % 2 else [])
     page = browser.get("/runs?tag=odd")
-    link = html.unescape(re.findall(r'<a href="([^"]*)">Choose all that fit', page.text)[0])
+    link = html.unescape(re.findall(r'<a href="([^"]*)">Select all that match', page.text)[0])
     chosen = re.findall(r'name="run" value="(\S+)"[^>]* checked', browser.get(link).text)
     assert chosen == ["4.1", "2.1"]
     assert set(told(press(browser, "stop", *chosen))) == {2, 4}
@@ -318,7 +318,7 @@ def test_a_form_is_filled_in_from_a_run(harness: Harness, browser: TestClient) -
     before, after = ([json.dumps(dict(row.args)) for row in some] for some in rows)
     assert before == after
     empty = start(browser, args={"page": ""})
-    assert "an empty text for arg.page" in browser.get(f"/runs/new?like={empty}").text
+    assert "an empty value for arg.page" in browser.get(f"/runs/new?like={empty}").text
 
 
 def test_a_catalogue_that_is_away_is_told(harness: Harness, browser: TestClient) -> None:

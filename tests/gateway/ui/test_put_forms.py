@@ -380,7 +380,7 @@ def test_the_form_of_a_schedule_shows_its_next_times_and_the_typed_arguments_of_
         ({"time_zone": "../etc"}, "time_zone: "),
         ({"end_at": "2001-01-01T00:00"}, "Nothing is due"),
         ({"start_at": "true"}, "start_at: "),
-        ({"cron": ""}, "Write a cron expression"),
+        ({"cron": ""}, "Enter a cron expression"),
         ({"crawler": "plian"}, "No crawler has this name; did you mean plain?"),
         ({"crawler": "<b>", "arg.<b>": "<b>"}, "No crawler has this name; known are"),
     ]:

@@ -194,7 +194,7 @@ def test_the_beginning_of_a_word_finds_runs_in_any_case(
         "without a value the newest is first"
     )
     assert (
-        "Only the newest 2 runs that meet the other filters were sorted."
+        "Only the newest 2 runs that match the other filters were sorted."
         in browser.get("/runs?sort=took").text
     )
     page = browser.get("/v1/runs?search=ShOp2&page_size=1").json()

@@ -51,7 +51,7 @@ def test_every_file_of_a_list_can_be_opened_and_fetched(left: tuple[TestClient, 
     (files / "link").symlink_to("/etc/passwd")
     page = shown(browser, f"{run}/files")
     assert "2.1 KiB" in page
-    assert "1 names are left out" in page
+    assert "1 names are omitted" in page
     addresses = re.findall(r'href="(/(?:v1/)?runs/\d+/(?:file|items)\?[^"]*)"', page)
     assert len(addresses) == 7
     for address in addresses:
@@ -70,7 +70,7 @@ def test_items_whatever_is_in_them(left: tuple[TestClient, str, Path]) -> None:
     assert "1 last lines were incomplete" in page
     assert ">201<" in shown(browser, f"{run}/items", offset="200", contains="SCRIPT", stats="true")
     assert "100.0 %" in shown(browser, f"{run}/items", field="title", contains="", stats="true")
-    assert "0 items that fit" in shown(
+    assert "0 items that match" in shown(
         browser, f"{run}/items", field="<script>alert(1)", contains='"><svg onload'
     )
     (files / "empty.csv").write_text("")

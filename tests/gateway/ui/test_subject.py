@@ -64,7 +64,7 @@ def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool, err
         return
     if not error:
         assert excerpt.endswith("page 28\npage 29")
-        assert "no line of it looks like an error" in page
+        assert "no line in it looks like an error" in page
         return
     assert "/log?task=1&amp;around=error#found" in page
     assert '<span class="found">ERROR: &lt;b&gt;no price&lt;/b&gt;' in excerpt

@@ -46,7 +46,7 @@ def test_a_schedule_shows_what_comes_and_what_came(
     page = words(browser.get(nightly))
     assert "started" in page or "queued" in page
     assert "nightly" in words(browser.get("/schedules?search=NIGHT"))
-    assert "No schedule fits" in words(browser.get("/schedules?search=weekly"))
+    assert "No schedule matches" in words(browser.get("/schedules?search=weekly"))
 
 
 def test_a_schedule_is_paused_with_a_reason_and_resumed(

@@ -274,7 +274,7 @@ class Questions(FileQuestions):
 
     def _named(self, paths: Sequence[str]) -> list[StepRow]:
         if not all(isinstance(path, str) for path in paths):
-            raise InvalidRequest(f"paths: {paths!r:.100} is not allowed; give a list of texts")
+            raise InvalidRequest(f"paths: {paths!r:.100} is not allowed; give a list of strings")
         return (
             self.graphs.list_steps(self._id, limit=max(1, len(paths)), paths=paths) if paths else []
         )

@@ -93,7 +93,8 @@ def check_key(key: str) -> None:
     if key != key.strip():  # some databases ignore spaces at the end of an id
         raise refusal("id", key, "remove the white space at its beginning and end")
     if not travels(graph_workflow_id(key)):
-        raise refusal("id", key, "give a shorter id: the workflow's id has graph/ before it")
+        fix = "give a shorter id: the workflow's id is this id with the prefix graph/"
+        raise refusal("id", key, fix)
     if key in (".", ".."):
         raise InvalidRequest(f"id: {key!r} is not allowed; an address cannot end with it")
 
@@ -199,7 +200,7 @@ def link(
     new steps. ``below`` is the path of the grafting step, and all paths are below it. If
     ``check_deps`` is true, every dependency must exist.
 
-    Raises ``InvalidRequest`` for too many steps or dependencies, a path that exists already, a
+    Raises ``InvalidRequest`` for too many steps or dependencies, a path that already exists, a
     parent that does not exist or cannot contain steps, a step that depends on itself or on a
     missing step, and a cycle.
     """

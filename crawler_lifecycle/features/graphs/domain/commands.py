@@ -177,7 +177,7 @@ class AppendSteps(StepsCommand):
 
 @dataclass(frozen=True, slots=True)
 class ApproveStep(StepsCommand):
-    """The payload of the signal ``approve_step``: decide an approval."""
+    """The payload of the signal ``approve_step``: grant or reject an approval."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -205,7 +205,7 @@ class ApproveStep(StepsCommand):
             raise refusal(
                 "step",
                 self.step,
-                f"its kind is {step.kind}; name a step of the kind {StepKind.APPROVAL}",
+                f"its kind is {step.kind}; name a step of kind {StepKind.APPROVAL}",
             )
         outcome = "approved" if self.approved else "rejected"
         if step.state.final and step.outcome == outcome:
@@ -214,7 +214,7 @@ class ApproveStep(StepsCommand):
             fix = (
                 "retry the step to decide again"
                 if step.state.final
-                else "decide it when it waits for an approval"
+                else "decide when it waits for an approval"
             )
             why = step.reason or graph.waiting(number) or "it has not begun"
             raise NotInThisState(f"step {shown(self.step)}: it is {step.state} ({why}); {fix}")

@@ -67,8 +67,8 @@ class StepRules:
     """The rules of one kind of steps."""
 
     check: Callable[[str, Job], None]
-    """Raises ``InvalidRequest`` unless a step may have this job. The first argument is a text with
-    which the messages begin.
+    """Raises ``InvalidRequest`` unless a step may have this job. The first argument is the string
+    with which the messages begin.
     """
     label: Callable[[Job], str]
     """Returns the name of the work in pictures."""
@@ -174,7 +174,7 @@ def _check_manager(where: str, job: Job) -> None:
         raise refusal(f"{where}: options", job["options"], "give an object")
     tags = job.get("tags", [])
     if not isinstance(tags, list):
-        raise refusal(f"{where}: tags", tags, "give a list of texts")
+        raise refusal(f"{where}: tags", tags, "give a list of strings")
     check_tags(f"{where}: tags", tags)
 
 

@@ -41,7 +41,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "ignore_discarded": (bool, "give true or false"),
     "graft": (bool, "give true or false"),
     "job": (dict, "give an object"),
-    "queue": (str | None, "give a text"),
+    "queue": (str | None, "give a string"),
 }
 
 
@@ -87,7 +87,7 @@ def step_from_json(value: object) -> StepSpec:
         if name in value and not isinstance(value[name], kind):
             raise refusal(f"{where}: {name}", value[name], fix)
     if "deps" in value:
-        known["deps"] = tuple(_list(f"{where}: deps", value["deps"], str, "give a list of texts"))
+        known["deps"] = tuple(_list(f"{where}: deps", value["deps"], str, "give a list of strings"))
     if "resources" in value:
         known["resources"] = tuple(
             _list(f"{where}: resources", value["resources"], dict, "give a list of objects")

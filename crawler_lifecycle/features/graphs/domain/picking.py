@@ -167,7 +167,7 @@ class Picking:
     ended: int = 0
     """The number of steps that have ended since the last pick."""
     key: str = ""
-    """The id of the graph, for texts."""
+    """The id of the graph, for messages."""
     _filling: dict[tuple[str | None, int], _Filling] = field(default_factory=dict)
     _batches: list[Batch] = field(default_factory=list)
     _begin: list[int] = field(default_factory=list)
@@ -418,8 +418,10 @@ def _dependencies(spread: Propagation, number: int) -> str:
 
 def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
     if step.batch is not None:
-        whose = "role user-code" if step.queue is None else f"pool {shown(step.queue)}"
-        return f"it waits for a free worker of the {whose}"
+        whose = (
+            "with the role user-code" if step.queue is None else f"of the pool {shown(step.queue)}"
+        )
+        return f"it waits for a free worker {whose}"
     full = capacity.full(step)
     if full is not None:
         where = "the graph" if full == WHOLE else shown(spread.steps[full].path)

@@ -138,7 +138,7 @@ class GraphStore(GraphCalls, GraphReads):
                 )
             elif before != data:
                 text = (
-                    f"page {page} of graph {graph_id} has other steps already; send the same, "
+                    f"page {page} of graph {graph_id} already has other steps; send the same, "
                     "or use another key"
                 )
                 raise DuplicateRequest(text)

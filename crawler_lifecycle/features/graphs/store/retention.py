@@ -35,7 +35,7 @@ def check_deletion(unit: Unit) -> None:
     own = select(_g.graph_id).where(_g.graph_key == key, _g.project == unit.run["project"])
     executing = own.where(_g.state == GraphState.EXECUTING.value)
     if key and unit.conn.execute(executing).scalar_one_or_none() is not None:
-        why = f"graph {key} still executes and may need the data of run {unit.run_id}"
+        why = f"graph {key} is still executing and may need the data of run {unit.run_id}"
         raise NotInThisState(
             f"{why}; wait for its end, or stop the graph (crawlctl graph stop {key})"
         )

@@ -11,17 +11,17 @@ from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import COVERAGE, EMPTY, NO_ITEMS, UNMET_OUTCOMES, RunStatus
 
-#: A crawler fails if its runs fail this often with one cause since its last good run, or one more
-#: time with different causes.
+#: A crawler fails if, since its last good run, this many of its runs have failed with one cause, or
+#: one more than this with different causes.
 FAILS = 2
-#: A crawler is flaky if so many of so many runs failed, with good ones between them and among the
+#: A crawler is flaky if this many of this many runs failed, with good runs among them and among the
 #: newest ``FAILS``.
 FLAKY_FAILS = 3
 FLAKY_RUNS = 10
 
 
 class JudgedRun(NamedTuple):
-    """A run of the crawler that has ended."""
+    """An ended run of the crawler."""
 
     run_id: int
     status: str
@@ -33,7 +33,8 @@ class JudgedRun(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """True if it says something about its crawler: neither a person nor a limit stopped it."""
+        """True if its result says something about its crawler, because neither a person nor a limit
+        stopped it."""
         return self.ended_by not in (EndedBy.PERSON, EndedBy.LIMIT)
 
     @property
@@ -51,7 +52,7 @@ class JudgedRun(NamedTuple):
 def crawler_conditions(
     project: str, crawler: str, runs: Sequence[JudgedRun]
 ) -> list[IncidentCondition]:
-    """Return what is wrong with a crawler. ``runs``: the last that ended, the newest first."""
+    """Return what is wrong with a crawler. ``runs`` contains the last ended runs, newest first."""
     judged = [run for run in runs if run.is_judged]
     streak = list(takewhile(lambda run: not run.is_good, judged))
     groups: dict[tuple[str, str], list[JudgedRun]] = {}
@@ -70,7 +71,7 @@ def crawler_conditions(
 
 def _flaky(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:
     failed = [run for run in runs if run.status == RunStatus.FAILED]
-    # Many failures, one after the other, are no sign once they are over.
+    # Many consecutive failures do not make a crawler flaky once they are over.
     turns = groupby(run.status == RunStatus.FAILED for run in runs)
     again = sum(failing for failing, _ in turns) > 1
     if again and len(failed) >= FLAKY_FAILS and any(run.is_good for run in runs[:FAILS]):
@@ -83,7 +84,7 @@ def _condition(
     newest = runs[0]
     oldest = runs[-1]
     times = tuple(run.ended_at for run in runs)
-    fix = f"see why run {newest.run_id} ended so, repair the crawler, and start it again"
+    fix = f"see why run {newest.run_id} ended like this, repair the crawler, and start it again"
     return IncidentCondition(
         kind,
         f"crawlers/{crawler}",

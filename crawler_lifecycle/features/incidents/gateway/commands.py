@@ -29,8 +29,8 @@ class ClosedBy(StrictBody):
 
 
 class Mute(StrictBody):
-    """Body of ``POST /v1/incidents/{incident_id}/mute``: one of the fields. Without any, the mute
-    ends.
+    """Body of ``POST /v1/incidents/{incident_id}/mute``: at most one of the fields. Without any,
+    the mute ends.
     """
 
     until: Annotated[AwareDatetime, AfterValidator(storable)] | None = None
@@ -38,13 +38,15 @@ class Mute(StrictBody):
 
 
 class Assign(StrictBody):
-    """Body of ``POST /v1/incidents/{incident_id}/assign``. Without a name, nobody has it."""
+    """Body of ``POST /v1/incidents/{incident_id}/assign``. Without a name, nobody takes care of
+    it."""
 
     assignee: Annotated[str, Field(min_length=1, max_length=NAME_MAX)] | None = None
 
 
 class Comment(StrictBody):
-    """Body of ``POST /v1/incidents/{incident_id}/comment``. Without a text, it is removed."""
+    """Body of ``POST /v1/incidents/{incident_id}/comment``. Without a text, the comment is
+    removed."""
 
     comment: Annotated[str, Field(min_length=1, max_length=TEXT_MAX)] | None = None
 
@@ -61,18 +63,18 @@ class IncidentCommands:
         return existing("incident", incident_id, self.store.get_incident(incident_id))
 
     def close(self, incident_id: int, body: ClosedBy) -> IncidentRow:
-        """Close the incident. A closed one stays as it is."""
+        """Close the incident. If it is already closed, nothing changes."""
         self.find(incident_id)
         return self.store.close_incident(incident_id, body.requested_by or "a person")
 
     def mute(self, incident_id: int, body: Mute) -> IncidentRow:
-        """Send no events about it until a time. Raises ``Problem`` 422."""
+        """Send no events about it until this time. Raises ``Problem`` 422."""
         now = self.clock()
         until = body.until
         if until is not None and body.for_s is not None:
             raise refused("for_s", "not allowed with until; give one of them")
         if until is not None and until <= now:
-            raise refused("until", f"{until:%Y-%m-%d %H:%M} is over; give a time in the future")
+            raise refused("until", f"{until:%Y-%m-%d %H:%M} is in the past; give a later time")
         if body.for_s is not None:
             until = now + timedelta(seconds=body.for_s)
         return self._change(incident_id, muted_until=until)
@@ -82,7 +84,7 @@ class IncidentCommands:
         return self._change(incident_id, assignee=body.assignee)
 
     def comment(self, incident_id: int, body: Comment) -> IncidentRow:
-        """Record a comment, which replaces the one before."""
+        """Record a comment, which replaces the previous one."""
         return self._change(incident_id, comment=body.comment)
 
     def _change(self, incident_id: int, **values: Any) -> IncidentRow:

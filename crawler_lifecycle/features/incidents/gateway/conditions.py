@@ -23,32 +23,35 @@ from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.notes import WORKER
 from crawler_lifecycle.store.store import Store
 
-#: The last runs of a crawler that are read, and the most that are read if many ended at once.
+#: The number of last runs of a crawler that are read, and the maximum if many ended at the same
+#: time.
 RUNS = 20
 RUNS_MAX = 1_000
-#: The crawlers whose runs are read at once.
+#: The number of crawlers whose runs are read at once.
 CRAWLERS_MAX = 100
-#: A run may wait so long for slots before its pool needs attention.
+#: The time for which a run may wait for slots before its pool needs attention.
 WAITS_FOR = timedelta(minutes=10)
 HOLDERS_MAX = 3
-#: The name of all task queues as one part.
+#: The name for all task queues together as one part.
 QUEUES = "task queues"
 
 
 def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[IncidentCondition]:
-    """Return what is wrong with these crawlers. ``ended``: how many runs of each ended lately."""
+    """Return what is wrong with these crawlers. ``ended`` contains how many runs of each ended
+    recently."""
     groups: dict[int, list[Crawler]] = {}
     for crawler, runs in ended.items():
         groups.setdefault(min(RUNS + runs, RUNS_MAX), []).append(crawler)
     for limit, crawlers in groups.items():
-        # A part at a time, so that no more than the runs of one part are in memory.
+        # One group at a time, so that memory never contains more than the runs of one group.
         for part in chunks(crawlers, CRAWLERS_MAX):
             for crawler, judged in store.incidents.ended_runs(part, limit).items():
                 yield from crawler_conditions(*crawler, judged)
 
 
 def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
-    """Return the pools that are full while a run has waited for long, and who holds their slots."""
+    """Return the pools that are full while a run has been waiting for a long time, and who holds
+    their slots."""
     if not store.pools.known_pools.counted:
         return
     for row in store.pools.list_pools():
@@ -60,7 +63,7 @@ def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
         most = "" if row.max is None else f" of {row.max}"
         cause = (
             f"{row.in_use}{most} slots are in use by {held or 'nobody'}; "
-            f"{count(row.waiting_runs, 'run')} wait since {since:%Y-%m-%d %H:%M} UTC"
+            f"{count(row.waiting_runs, 'run')} waiting since {since:%Y-%m-%d %H:%M} UTC"
         )
         fix = row.problem or "raise its limit (LIFECYCLE_POOLS), or stop what holds its slots"
         yield IncidentCondition("pool_full", f"pools/{row.name}", ALL, cause, since, since, fix=fix)
@@ -81,16 +84,16 @@ def poll_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             since,
             count=late.count,
             run_id=late.run_id,
-            fix="a poll needs Temporal, a worker of the role cluster, and the cluster",
+            fix="a poll needs Temporal, a worker with the role cluster, and the cluster",
         )
 
 
 def found_of_parts(
     parts: Iterable[HealthPart], bad: dict[str, datetime], now: datetime
 ) -> Iterator[IncidentCondition]:
-    """Return the parts that are bad in two rounds, one after the other.
+    """Return the parts that were bad in two consecutive rounds.
 
-    ``bad``: the parts that were bad in the last round, and since when.
+    ``bad`` contains the parts that were bad in the last round, and since when.
     """
     before = dict(bad)
     bad.clear()
@@ -106,7 +109,8 @@ def found_of_parts(
 def _bad_parts(parts: Iterable[HealthPart]) -> list[HealthPart]:
     """Return the bad parts, except polls, which have a kind of their own.
 
-    All task queues are one part, because one worker serves many queues: its end is one cause.
+    All task queues count as one part, because one worker serves many queues, so its end is one
+    cause.
     """
     bad = [part for part in parts if part.level == "bad" and part.name != "polls"]
     queues = [part for part in bad if part.name.startswith("queue")]
@@ -120,9 +124,9 @@ def _bad_parts(parts: Iterable[HealthPart]) -> list[HealthPart]:
 def found_of_workflows(
     blocked: BlockedRuns, stuck: dict[str, datetime], now: datetime
 ) -> Iterator[IncidentCondition]:
-    """Return the reasons for which workflows cannot continue, each once.
+    """Return the reasons why workflows cannot continue, each once.
 
-    ``stuck``: the reasons of the last round, and since when.
+    ``stuck`` contains the reasons from the last round, and since when each has applied.
     """
     groups: dict[str, list[str]] = {}
     for name in blocked.names():
@@ -162,7 +166,7 @@ def found_of_workers(
             f"the worker {name} ({roles}) is frozen, cut off from the database, or was killed: "
             f"it has left no note since {since:%H:%M:%S} UTC"
         )
-        fix = "continue or end its process, and start another one (crawlctl worker)"
+        fix = "resume or end its process, or start another worker (crawlctl worker)"
         yield IncidentCondition(
             "worker_silent", f"parts/worker {name}", ALL, cause, since, since, fix=fix
         )

@@ -1,7 +1,8 @@
-"""The rounds that find incidents. Of several gateways, one makes them.
+"""The rounds that find incidents.
 
-A round asks only what may have changed: crawlers of which runs ended since the last one. The first
-round and one every ten minutes ask everything.
+If there are several gateways, only one of them makes the rounds. A round checks only what may have
+changed: crawlers with runs that ended since the last round. The first round, and then one every ten
+minutes, checks everything.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from .conditions import (
     found_of_workflows,
 )
 
-#: Seconds between two rounds, which ask for silent workers. Each fifth one also asks for crawlers
-#: and parts, and each fifteenth one for what features have.
+#: Seconds between two rounds. Every round checks for silent workers. Every fifth one also checks
+#: crawlers and parts, and every fifteenth one the conditions of features.
 EVERY_S = 1.0
 OFTEN = 5
 SELDOM = 15
 WHOLE = timedelta(minutes=10)
-#: The time after which another gateway makes the rounds, if this one makes none.
+#: The time after which another gateway takes over the rounds if this gateway makes none.
 TURN = timedelta(seconds=10)
 #: Seconds that a round waits for the state of the parts.
 PARTS_S = 1.0
@@ -46,7 +47,7 @@ Source = Callable[[], Iterable[IncidentCondition]]
 
 @dataclass
 class RoundState:
-    """The memory of the rounds of this process."""
+    """The state that this process keeps between rounds."""
 
     rounds: int = 0
     seq: int = 0
@@ -58,7 +59,7 @@ class RoundState:
 
 
 class Rounds:
-    """Finds incidents until it is cancelled."""
+    """Finds incidents."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -68,7 +69,7 @@ class Rounds:
         self._seen = RoundState()
 
     async def run(self) -> None:
-        """Make rounds until this is cancelled. Raises nothing."""
+        """Make rounds until this is cancelled. This method never raises."""
 
         async def turn() -> None:
             health = None
@@ -79,11 +80,11 @@ class Rounds:
         await Loop("the search for incidents", EVERY_S).run(turn)
 
     def once(self, parts: Sequence[HealthPart]) -> bool:
-        """Make one round. Returns false if another gateway makes them. Blocks."""
+        """Make one round. Returns false if another gateway makes the rounds. This call blocks."""
         now = self._gateway.clock()
         often = self._seen.rounds % OFTEN == 0
         if often and not self._store.notes.take_turn("incidents", self._holder, now + TURN):
-            self._seen = RoundState()  # the other one may record what this one does not know
+            self._seen = RoundState()  # the other gateway may record what this one does not see
             return False
         seen = self._seen
         whole = often and (seen.whole_at is None or now - seen.whole_at >= WHOLE)
@@ -116,14 +117,14 @@ class Rounds:
             self._store.incidents.record_conditions(conditions, covers)
         seen.silent = silent
         seen.rounds += 1
-        if found.get("crawler") is not None:  # else the next round asks for them again
+        if found.get("crawler") is not None:  # otherwise, the next round checks them again
             seen.seq = seq
             seen.whole_at = now if whole else seen.whole_at
         return True
 
     def _found(self, noun: str, source: Source) -> list[IncidentCondition] | None:
-        """Return the conditions; ``None``: they cannot be read now."""
-        failures = self._failures.setdefault(noun, Failures(f"the search for a bad {noun}"))
+        """Return the conditions, or ``None`` if they cannot be read now."""
+        failures = self._failures.setdefault(noun, Failures(f"the search for {noun} problems"))
         try:
             found = list(source())
         except Exception as error:
@@ -133,8 +134,8 @@ class Rounds:
         return found
 
     def _ended(self, whole: bool) -> tuple[Counter[Crawler], int]:
-        """Return the crawlers that are asked for, how many runs of each ended lately, and the event
-        up to which these are all.
+        """Return the crawlers to check, how many runs of each ended recently, and the last event
+        that these numbers include.
         """
         if not whole:
             return self._store.incidents.crawlers_ended_after(self._seen.seq)

@@ -62,7 +62,7 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
         if filters.mine:
             assignee = caller_name()
         if filters.mine and assignee is None:
-            raise InvalidRequest("mine: this gateway does not know who calls; give assignee")
+            raise InvalidRequest("mine: this gateway does not know who is calling; give assignee")
         wanted: dict[str, Any] = filters.model_dump(include={"state", "kind", "subject", "muted"})
         before = decode("incident", filters.page_token)
         with narrowed(filters.project):
@@ -77,12 +77,12 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/incidents/{incident_id}/close")
     def close_incident(incident_id: IncidentId, body: _Closed) -> IncidentRow:
-        """Close an incident by hand. It is opened again if its cause occurs again."""
+        """Close an incident by hand. It opens again if its cause occurs again."""
         return commands.close(incident_id, signed(body))
 
     @app.post("/v1/incidents/{incident_id}/mute")
     def mute_incident(incident_id: IncidentId, body: _Mute) -> IncidentRow:
-        """Send no events about an incident until a time, or for some seconds."""
+        """Send no events about an incident until a given time, or for some seconds."""
         return commands.mute(incident_id, body)
 
     @app.post("/v1/incidents/{incident_id}/assign")

@@ -43,7 +43,7 @@ from ..store.tables import NAME_MAX, TEXT_MAX
 from .commands import Assign, ClosedBy, Comment, IncidentCommands, Mute
 from .routes import IncidentId
 
-#: The most events, and the most actions of people, in the history of an incident.
+#: The maximum numbers of events, and of actions of people, in the history of an incident.
 HISTORY_MAX = 50
 _FIELDS = ("for_s", "until", "assignee", "comment")
 #: What each list contains, as arguments of ``list_incidents``.
@@ -54,7 +54,7 @@ _LISTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-#: The time of a browser's date picker has no offset.
+#: The time from a browser's date picker has no offset.
 _IN_UTC = AfterValidator(lambda time: time if time.tzinfo else time.replace(tzinfo=UTC))
 
 
@@ -93,7 +93,7 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/incidents")
     def show_incidents(request: Request) -> Response:
-        """List the incidents that are open, muted or closed, the newest first."""
+        """List the incidents that are open, muted or closed, newest first."""
         filters = query_of(request, ListFilters)
         rows = store.incidents.list_incidents(
             decode("incident", filters.page_token),
@@ -183,7 +183,7 @@ def _carry_out(commands: IncidentCommands, incident_id: int, asked: IncidentForm
 
 
 def history(store: Store, row: IncidentRow) -> list[HistoryLine]:
-    """Return what happened to an incident, the newest first.
+    """Return what happened to an incident, newest first.
 
     Only callers who may read the access log see what people did.
     """
@@ -205,7 +205,7 @@ def _of_event(event: Mapping[str, Any]) -> HistoryLine:
     by = body.get("closed_by")
     words = {
         "incident.opened": "Reported as opened",
-        "incident.grew": f"Reported as more and more frequent: {body.get('count')} times",
+        "incident.grew": f"Reported as increasingly frequent: {body.get('count')} times",
         "incident.closed": "Recovered" if by == RECOVERED else "Closed",
     }
     return HistoryLine(event["created_at"], words[event["type"]], None if by == RECOVERED else by)

@@ -395,7 +395,9 @@ class _Cycle(FileQuestions):
         # If files arrive late or the worker shuts down, the failure does not count as a try.
         if late or (self._hosts.queue is None and failed.struck):
             text += (
-                "; files of its jobs have not arrived yet" if late else "; its worker shuts down"
+                "; files of its jobs have not arrived yet"
+                if late
+                else "; its worker is shutting down"
             )
         elif (
             failed.item_id in self._ended
@@ -639,7 +641,7 @@ class _Cycle(FileQuestions):
             None,
         )
         if wrong is not None:
-            raise ValueError(f"{wrong}: {more[wrong]!r:.40} is not allowed; give a text")
+            raise ValueError(f"{wrong}: {more[wrong]!r:.40} is not allowed; give a string")
         jobs, after = self._managers.owned_jobs(
             self._row.manager_id,
             [str(state) for state in states],

@@ -9,7 +9,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, UserCodeUnknown
 from ..ports import CODE_READING, UserCodeRow
 
 NAME_MODULE = (
-    "name its module in LIFECYCLE_USER_CODE__MODULES of a worker, or put it into the folder "
+    "name its module in LIFECYCLE_USER_CODE__MODULES on a worker, or put it into the folder "
     "of crawlctl dev"
 )
 
@@ -30,5 +30,5 @@ def check_read(rows: Sequence[UserCodeRow], module: str | None) -> None:
 def starts_none(*_: object, **__: object) -> bool:
     """Refuse to start a graph on a worker that cannot do so."""
     raise InvalidRequest(
-        "this worker starts no graphs; let a worker of the role user-code execute this"
+        "this worker starts no graphs; let a worker with the role user-code execute this"
     )

@@ -1,7 +1,7 @@
 """Jobs of a crawl manager, which are made from yields, overrides and the manager's options (S-31,
 S-50), and their retries.
 
-A class gives a mapping of Python values; a ``Job`` contains only texts. The functions raise
+A class gives a mapping of Python values; a ``Job`` contains only strings. The functions raise
 ``InvalidRequest`` with the field, the value and the fix.
 """
 
@@ -246,11 +246,11 @@ def _mapping(field_name: str, value: object) -> Mapping[str, Any]:
 
 
 def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the values as texts, by name. Values of ``None`` are left out."""
+    """Return the values as strings, by name. Values of ``None`` are left out."""
     texts = {}
     for name, value in values.items():
         if not isinstance(name, str) or not name:
-            raise refusal(f"{field_name} key", name, "names are texts")
+            raise refusal(f"{field_name} key", name, "names are strings")
         _check_text(f"{field_name} key", name)
         if value is not None:
             texts[name] = _check_text(
@@ -260,7 +260,7 @@ def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def _check_text(field_name: str, text: str) -> str:
-    """Return the text. Raises ``InvalidRequest`` unless every process and database accepts it."""
+    """Return the string. Raises ``InvalidRequest`` unless every process and database accepts it."""
     if "\0" in text or (not text.isascii() and text != text.encode("utf-8", "replace").decode()):
         raise refusal(field_name, text, "leave out NUL characters and lone surrogates")
     return text
@@ -271,7 +271,7 @@ def _tags(tags: object, given: Sequence[str]) -> list[str]:
     if tags is None:
         return []
     if not isinstance(tags, list | tuple | set | frozenset):
-        raise refusal("tags", tags, 'give a list of texts, such as ["A=1"]')
+        raise refusal("tags", tags, 'give a list of strings, such as ["A=1"]')
     ordered = sorted(tags, key=str) if isinstance(tags, set | frozenset) else tags
     checked = [check_tag(f"tags[{n}]", tag) for n, tag in enumerate(ordered)]
     own = [
@@ -309,8 +309,8 @@ def options_of(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _object(text: str | None) -> dict[str, str]:
-    """Return the values of a JSON object on a command line as texts. Invalid JSON gives no values,
-    because the class refuses it.
+    """Return the values of a JSON object on a command line as strings. Invalid JSON gives no
+    values, because the class refuses it.
     """
     try:
         found = json.loads(text or "{}")

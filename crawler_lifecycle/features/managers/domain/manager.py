@@ -2,8 +2,8 @@
 database or clock.
 
 ``Facts`` and ``Decision`` are sent as JSON between a worker and the process with the user's class.
-Therefore they contain only texts, numbers, lists and dictionaries. The user's code can do anything
-in that process, so a received ``Decision`` is always checked (``user_code/calls.py``).
+Therefore they contain only strings, numbers, lists and dictionaries. The user's code can do
+anything in that process, so a received ``Decision`` is always checked (``user_code/calls.py``).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Job:
     """The effective parameters of a job: the manager's options, overridden by the job's own
     parameters.
 
-    Arguments with the value ``None`` are removed. All others are texts (``job_text``).
+    Arguments with the value ``None`` are removed. All others are strings (``job_text``).
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -541,9 +541,9 @@ def job_of_request(request_id: str) -> tuple[int, int, int] | None:
 
 
 def job_text(field_name: str, value: object) -> str:
-    """Return an argument or setting as a process receives it. Texts stay unchanged, numbers and
-    booleans are converted by ``str()``, and lists and objects become JSON with sorted keys. Raises
-    ``InvalidRequest`` for anything else.
+    """Return an argument or setting in the form in which a process receives it. Strings stay
+    unchanged, numbers and booleans are converted by ``str()``, and lists and objects become JSON
+    with sorted keys. Raises ``InvalidRequest`` for anything else.
     """
     if isinstance(value, str):
         return value
@@ -555,13 +555,13 @@ def job_text(field_name: str, value: object) -> str:
         except (TypeError, ValueError):
             pass
     raise refusal(
-        field_name, value, "give a text, a number, true or false, or lists and objects of these"
+        field_name, value, "give a string, a number, true or false, or lists and objects of these"
     )
 
 
 def job_texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
-    """Return arguments or settings of a job as a process receives them, omitting values that are
-    ``None``.
+    """Return arguments or settings of a job in the form in which a process receives them, omitting
+    values that are ``None``.
 
     ``built_in`` is true if the job belongs to the built-in manager. Raises ``InvalidRequest``.
     """

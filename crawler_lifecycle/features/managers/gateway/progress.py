@@ -82,12 +82,14 @@ def sentence(manager: ManagerDetail) -> str:
         why = "" if manager.outcome in (None, FINISHED) else f" with {manager.outcome}"
         return f"It {word}{why}: {done}, {_jobs(_waits(manager))} never started."
     if manager.status is RunStatus.STOPPING:
-        return f"It is being stopped: {_jobs(manager.live)} run, {done}."
+        return f"It is being stopped: {_jobs(manager.live)} running, {done}."
     if manager.paused:
-        return f"It is paused: {_jobs(manager.live)} run, {_jobs(_waits(manager))} wait, {done}."
-    most = f" of at most {number(manager.cap)}" if manager.cap else ""
-    begun = "It works" if manager.started_at else "It has not begun"
-    return f"{begun}: {_jobs(manager.live)}{most} run, {_jobs(_waits(manager))} wait, {done}."
+        state = "It is paused"
+    else:
+        state = "It is working" if manager.started_at else "It has not begun"
+    most = f" (at most {number(manager.cap)})" if manager.cap else ""
+    waiting = _jobs(_waits(manager))
+    return f"{state}: {_jobs(manager.live)} running{most}, {waiting} waiting, {done}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from .calendar import (
     smallest_gap_s,
 )
 
-#: The pattern of a due time in a text of the target. The pattern accepts only the directives of
+#: The pattern of a due time in a string of the target. The pattern accepts only the directives of
 #: ``strftime`` that have the same meaning everywhere.
 _DUE_TEXT = re.compile(r"\{due:((?:%[YmdHMSjyGVu%]|[^%{}])+)\}")
 _DUE_FIX = (
@@ -256,7 +256,7 @@ class ScheduleSpec:
         size = len(json.dumps(self.target))
         if size > TARGET_BYTES:
             raise InvalidRequest(
-                f"{self.kind}: {size} bytes are too much; give at most {TARGET_BYTES}"
+                f"{self.kind}: {size} bytes are too many; give at most {TARGET_BYTES}"
             )
 
     def _check_times(self) -> None:
@@ -268,7 +268,9 @@ class ScheduleSpec:
         gap = self.every_s if self.every_s is not None else smallest_gap_s(self.calendars())
         if self.offset_s and (self.every_s is None or self.offset_s >= self.every_s):
             raise refusal(
-                "offset_s", self.offset_s, "give it only with every_s, and smaller than every_s"
+                "offset_s",
+                self.offset_s,
+                "give it only with every_s, and make it smaller than every_s",
             )
         if self.jitter_s >= gap:
             raise refusal(

@@ -179,9 +179,10 @@ def _spec(given: Mapping[str, str]) -> ScheduleSpec:
 
 
 def _upcoming(given: Mapping[str, str], now: datetime) -> tuple[list[datetime], str]:
-    """Return the next due times of a form in its time zone, or a sentence why there are none."""
+    """Return the next due times of a form in its time zone, or a sentence about why there are
+    none."""
     if "cron" not in given and "every_s" not in given:
-        return [], "Write a cron expression or an interval first."
+        return [], "Enter a cron expression or an interval first."
     try:
         spec = _spec(given)
     except (Problem, LifecycleError) as error:

@@ -1,6 +1,6 @@
 """Alerts: one event as a short message for people, and its formats for Slack, Teams and Discord.
 
-Texts of crawlers are quoted and never interpreted: they mention nobody, have no formatting, and fit
+Text from crawlers is quoted and never interpreted: it mentions nobody, has no formatting, and fits
 into each service's limits.
 """
 
@@ -16,14 +16,14 @@ from urllib.parse import quote
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.last_words import printable
 
-#: The maximum number of characters of a title.
+#: The maximum number of characters in a title.
 TITLE_MAX = 150
 #: The same for a cause.
 CAUSE_MAX = 1500
 #: The same for the line with the counts.
 LINE_MAX = 1000
-#: The maximum number of characters of a text in a message, with the marks that quote it. Slack
-#: accepts 3,000.
+#: The maximum number of characters of a string in a message, including the marks that quote it.
+#: Slack accepts 3,000.
 SLACK_MAX = 2800
 #: Discord accepts 4,096 in a description.
 DISCORD_MAX = 4000
@@ -38,16 +38,16 @@ _WORDS: Mapping[str, str] = {
     "webhook.test": "this is a test",
     "correction.made": "a recorded status was wrong",
     "webhook.paused": "paused, so it delivers nothing",
-    "schedule.missed": "a due time started nothing",
-    "schedule.skipped": "a due time started nothing",
+    "schedule.missed": "nothing started at a due time",
+    "schedule.skipped": "nothing started at a due time",
     "webhook.missed": "events were removed before they were delivered",
     "run.empty": "it found nothing",
     "run.dropped": "it found less than usual",
 }
-#: The words of an event about an incident, behind what is wrong with its subject.
+#: The words for an event about an incident, which follow the description of the problem.
 _OF_INCIDENT = {
     "incident.opened": "",
-    "incident.grew": ", and more and more often",
+    "incident.grew": ", and increasingly often",
     "incident.closed": ": it is over",
 }
 _CAUSES = ("cause", "error", "why", "reason", "poll_error", "waiting")
@@ -82,7 +82,7 @@ class Alert:
 
 
 def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None) -> Alert:
-    """Return the alert about an event. ``page``: the address of the web UI."""
+    """Return the alert about an event. ``page`` is the address of the web UI."""
     if type in _OF_INCIDENT:
         return _of_incident(type, subject, body, page)
     plural, _, key = subject.partition("/")

@@ -39,9 +39,10 @@ WEBHOOK = "webhook"
 EMAIL = "email"
 CHATS = ("slack", "teams", "discord")
 KINDS = (WEBHOOK, *CHATS, EMAIL)
-#: The events of alerts whose definition names none: what needs a person, once for each cause.
+#: The events of alerts whose definition names none: everything that needs a person, once for each
+#: cause.
 ALERTS = ("incident.*",)
-#: The most addresses of one e-mail.
+#: The maximum number of addresses in one e-mail.
 RECIPIENTS_MAX = 20
 #: The end of an address that responses show instead of its secret part.
 HIDDEN = "/…"
@@ -121,7 +122,7 @@ class WebhookSpec:
     """
     secrets: list[str] = field(default_factory=list)
     """References ``env:NAME`` to the secrets: one, or two while a secret is being replaced. Only
-    the kind webhook signs.
+    webhooks of kind ``webhook`` sign.
     """
     events: list[str] = field(default_factory=list)
     """Types of events, or a pattern such as ``run.*`` for all types of one kind. If it is empty,
@@ -147,7 +148,7 @@ class WebhookSpec:
                 raise refusal(
                     "secrets",
                     len(self.secrets),
-                    f"omit them: the kind {self.kind} is not signed",
+                    f"omit them: webhooks of kind {self.kind} are not signed",
                 )
         elif not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
             raise refusal(
@@ -159,8 +160,8 @@ class WebhookSpec:
             if not _is_reference(secret):
                 # The message does not show the text, because it may be the secret itself.
                 raise InvalidRequest(
-                    "secrets: this is not a reference; give env:NAME, a variable of the workers "
-                    "of the role webhooks"
+                    "secrets: this is not a reference; give env:NAME, a variable of workers "
+                    "with the role webhooks"
                 )
         for name in ("events", *FILTERS):
             _check_values(name, getattr(self, name))

@@ -1,6 +1,6 @@
 "use strict";
 // Draws a graph, at the positions that graph-model.js finds. Boxes in view are SVG elements. When there are too many of them,
-// for example after zooming out, they are painted on a canvas, like the edges. Texts are put only into text nodes.
+// for example after zooming out, they are painted on a canvas, like the edges. Text is put only into text nodes.
 (() => {
   const room = document.getElementById("drawing");
   const find = (name) => room.querySelector(`.${name}`);
@@ -213,7 +213,7 @@
   const count = ({steps, failed, running, groups, took: loaded}) => {
     took = loaded;
     find("words").hidden = true;
-    pane.setAttribute("aria-label", `Drawing of ${steps} steps; the table below has the same`);
+    pane.setAttribute("aria-label", `Drawing of ${steps} steps; the table below lists the same steps`);
     for (const [name, many] of [["to-failed", failed], ["to-running", running]]) {
       write(find(`${name} b`), String(many));
       find(name).disabled = !many;
@@ -238,7 +238,7 @@
         whole = false;
         move(view.x + by(0), view.y + by(1));
       }
-      find("left").textContent = made.left || made.edgesLeft ? `${made.left} steps and ${made.edgesLeft} edges are left out.` : "";
+      find("left").textContent = made.left || made.edgesLeft ? `${made.left} steps and ${made.edgesLeft} edges are omitted.` : "";
       if (!before) jump(false);
     },
     changed(all) {
@@ -255,7 +255,7 @@
     totals: count,
     count(many) { for (const one of [counted, said]) write(one, many === null ? "" : many === 1 ? "1 step" : `${many} steps`); },
     at(step) {
-      if (!step) { write(counted, "No step"); return write(said, "No step fits"); }
+      if (!step) { write(counted, "No step"); return write(said, "No step matches"); }
       const n = place(step.key), before = here;
       if (n < 0) return;
       here = step.key;
@@ -274,7 +274,7 @@
       if (step.what !== "found" || document.activeElement !== field) elements.get(here)?.link.focus({preventScroll: true});
     },
     error() {
-      write(find("words"), `The drawing ${now ? "could not be renewed" : "failed"}. Its steps are in the table below.`);
+      write(find("words"), `The drawing ${now ? "could not be updated" : "failed"}. Its steps are in the table below.`);
       find("words").hidden = false;
     },
   };

@@ -1,5 +1,5 @@
 "use strict";
-// Lists: keys, a search while one types, the number of chosen rows, and views that this browser keeps by name.
+// Lists: keys, a search while a person types, the number of selected rows, and views that this browser keeps by name.
 // It begins before the first paint, because people can type as soon as they see a list.
 (() => {
   const SEARCH = "main [type=search][name=search]";
@@ -100,13 +100,13 @@
   });
   document.addEventListener("click", (event) => {
     if (event.target.closest("#keep")) return show(views);
-    // A menu closes when somebody presses next to it.
+    // A menu closes when somebody clicks outside it.
     for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
 
   const number = () => {
     const chosen = document.querySelectorAll("tbody .pick input:checked").length, count = find("#count");
-    if (count) count.textContent = chosen ? `${chosen} chosen` : "";
+    if (count) count.textContent = chosen ? `${chosen} selected` : "";
   };
   document.addEventListener("change", number);
 

@@ -85,7 +85,7 @@
     if (mine === stop) {
       if (open.length > PENDING_MAX) open = open.slice(0, LINE_CHARS + 1);
       if (end) pre.scrollTop = pre.scrollHeight;
-      if (skipped) say("The log grows too fast, so lines were left out here. Download the whole log to see them.");
+      if (skipped) say("The log grows too fast, so some lines were omitted here. Download the whole log to see them.");
     }
     flushing = false;
   };
@@ -102,14 +102,14 @@
     const mine = stop;
     try {
       const answer = await fetch(pre.dataset.source, {signal: mine.signal});
-      if (answer.status === 401) return say("Your login has ended.");
+      if (answer.status === 401) return say("Your session has ended.");
       if (!answer.ok) {
         const problem = await answer.json();
         say(problem.detail);
         if (answer.status === 429 || answer.status === 503) setTimeout(restart, RETRY_MS);
         return;
       }
-      say("New lines are shown as they come.");
+      say("New lines are shown as they arrive.");
       open = ""; pending = ""; skipped = false;
       pre.replaceChildren();
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,6 +1,6 @@
 "use strict";
 // Updates a page in the browser: ages of times, and a bar when there is no news. The page works without this script, so it is
-// painted first: what begins at once would come before that. Styles that depend on scripts are in the first paint.
+// painted first: whatever begins at once would come before that. Styles that depend on scripts are in the first paint.
 document.documentElement.classList.add("scripted");
 // Streams come through a worker that all windows share, or directly if the browser or the gateway has none.
 (() => {
@@ -56,7 +56,7 @@ requestAnimationFrame(() => setTimeout(() => {
   let asOf = server, changes = 0, outdated = false, gone = false, ended = "", away = "", stale = false, said = "";
   // The last message, the time of the last one without problems, and since when the tab is in front.
   let heardAt = at, wellAt = null, shownAt = -Infinity;
-  // A page as old as OLD_MS is stale also if messages come: the gateway may be too slow to make it anew.
+  // A page as old as OLD_MS is stale even if messages come: the gateway may be too slow to render it again.
   const SILENT_MS = 5000, OLD_MS = 15000, LOGIN_MS = 30000, CONNECT_MS = 10000;
   const silent = (since) => performance.now() - since > SILENT_MS;
   if (silent(at)) shownAt = performance.now(); // the tab was in the background, and has no news yet
@@ -87,8 +87,8 @@ requestAnimationFrame(() => setTimeout(() => {
   const warn = () => {
     const since = wellAt ?? (away ? null : asOf);
     const text = !stale || document.hidden || !silent(shownAt) ? ""
-      : ended ? `${ended} What you see is of ${when(asOf)}. `
-      : outdated || gone ? "This page is out of date: load it again."
+      : ended ? `${ended} What you see is as of ${when(asOf)}. `
+      : outdated || gone ? "This page is out of date: reload it."
       : `No news${since ? ` since ${when(since)}` : ""}${away && `: ${away}`}. What you see may be old.`;
     if (text === said) return;
     if (said && !stale) write(told, "There is news again.");
@@ -156,14 +156,14 @@ requestAnimationFrame(() => setTimeout(() => {
     live.addEventListener("hello", heard);
     live.addEventListener("tick", heard);
     live.addEventListener("gone", () => { gone = true; draw(); });
-    // A chosen row stays on the list, even if newer ones would replace it.
+    // A selected row stays on the list, even if newer ones would replace it.
     live.addEventListener("htmx:sse:before:message", ({detail: {message}}) => {
       if (message.event || !message.data.includes('hx-target="#main"')) return;
       const chosen = [...document.querySelectorAll("#selection tbody > tr:has(.pick input:checked)")]
         .filter((row) => !message.data.includes(` id="${row.id}"`)).map((row) => row.outerHTML);
       message.data = message.data.replace("</tbody>", (end) => chosen.join("") + end);
     });
-    const REFUSED = {401: "Your login has ended.", 403: "Your login may not read this page any more."};
+    const REFUSED = {401: "Your session has ended.", 403: "You may no longer read this page."};
     const refused = (status) => { ended = REFUSED[status] || ended; draw(); };
     live.addEventListener("htmx:sse:error", ({detail: {connection, status}}) => {
       refused(status);

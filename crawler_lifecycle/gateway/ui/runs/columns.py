@@ -36,7 +36,7 @@ def crawler_link(name: str) -> Link:
 def _status(row: Document) -> Any:
     live = row["status"] not in TERMINAL
     stop = row["stop"] if live else None
-    asked = stop and f"{'force stop' if stop['force'] else 'stop'} asked"
+    asked = stop and f"{'force stop' if stop['force'] else 'stop'} requested"
     flags = [name for name in ("stale", "blocked") if row[name]]
     return CellLine(
         [Word(status_word(row)), Note(asked, "flag"), *(Note(f, "flag bad") for f in flags)]

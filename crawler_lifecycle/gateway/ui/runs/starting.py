@@ -1,5 +1,5 @@
-"""The form that starts a run. It is empty for a crawler of the catalogue, or has the values of an
-earlier run.
+"""The form that starts a run. It is empty for a crawler in the catalogue, or contains the values of
+an earlier run.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
 
     @app.post("/runs/new")
     async def press_start(request: Request) -> Response:
-        """Start a run and redirect to its page. A form that is sent again does not start a second
-        run.
-        """
+        """Start a run and redirect to its page. Sending a form again does not start a second
+        run."""
         pairs = await fields.form(request)
         given = dict(pairs)
 
@@ -170,7 +169,8 @@ def _body(pairs: fields.Pairs) -> StartRun:
 
 
 def _checks(pairs: fields.Pairs) -> list[Callable[[], object]]:
-    """Return checks of each field alone, so that an error in one of them hides no other."""
+    """Return separate checks for the fields, so that an error in one field hides no error in
+    another."""
     needed = [(name, text) for name, text in pairs if name in ("key", "crawler")]
     others = [(name, text) for name, text in pairs if name in _KNOWN and text]
     return [partial(_body, [*needed, pair]) for pair in others if pair not in needed]
@@ -197,7 +197,7 @@ def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]
     given["tags"] = ", ".join(str(tag) for tag in tags) if isinstance(tags, list) else ""
     notes = [
         (
-            f"The run had an empty text for {name}. This form cannot send one, so the "
+            f"The run had an empty value for {name}. This form cannot send one, so the "
             "default would "
             "be used."
         )
