@@ -36,7 +36,9 @@ def test_options_that_it_names_have_these_defaults() -> None:
         1,
         0,
     )
-    [items] = re.findall(r"^Options of a step.*?\n\n(.*?)\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    [items] = re.findall(
+        r"^A step has these options.*?\n\n(.*?)\n\n", PAGE, re.DOTALL | re.MULTILINE
+    )
     told = set(
         re.findall(r"`(\w+)`", "\n".join(line.split(" (")[0] for line in items.splitlines()))
     )
