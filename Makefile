@@ -117,8 +117,9 @@ STACK := tests/e2e/test_readme.py
 test-stack: env
 	@$(call held,$(PY) -m pytest -q $(STACK))
 
-# Only the folders that have such tests: reading all of them takes ten seconds. tests/conftest.py refuses one elsewhere.
-MORE := tests/activities tests/adapters/archive tests/cli/doctor tests/clusters/kubernetes/observer tests/contracts/store tests/gateway/api tests/packaging tests/store tests/temporal tests/workflows
+# Only the folders and files that have such tests: reading all of them takes each process ten seconds. tests/conftest.py
+# refuses one elsewhere.
+MORE := tests/activities tests/adapters/archive/test_s3_errors.py tests/cli/doctor/test_doctor.py tests/clusters/kubernetes/observer/test_faults.py tests/contracts/store tests/gateway/api/test_fuzz.py tests/packaging/test_alarms.py tests/store tests/temporal tests/workflows
 test-more: env
 	@$(PY) -m pytest -q -m "(troubles or servers) and not slow and not soak" $(TOGETHER) -n 2 $(MORE)
 

@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         more = [name for name in ("troubles", "servers") if item.get_closest_marker(name)]
         if more and not item.get_closest_marker("slow") and not _is_read(item.path):
             raise pytest.UsageError(
-                f"{item.nodeid} is {more[0]}: name its folder in MORE of the Makefile"
+                f"{item.nodeid} is {more[0]}: name its file or folder in MORE of the Makefile"
             )
 
 

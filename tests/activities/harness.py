@@ -7,10 +7,11 @@ from __future__ import annotations
 import copy
 import io
 import json
-import shutil
+import sqlite3
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,6 +97,8 @@ LOCKS: dict[type, Callable[[], Any]] = {
 }
 #: Table -> its rows, in order of their keys.
 Tables = dict[str, list[dict[str, Any]]]
+#: What stands between an activity and its ports: it gets the name of each call, and executes it.
+Through = Callable[[str, Callable[[], Any]], Any]
 #: What reads them. To make these anew took longer than to read.
 ALL_ROWS = {
     table.name: select(table).order_by(*table.primary_key) for table in metadata.sorted_tables
@@ -109,9 +112,7 @@ class Crash(BaseException):
 class Proxy:
     """A port whose every call passes ``through``."""
 
-    def __init__(
-        self, name: str, port: Any, through: Callable[[str, Callable[[], Any]], Any]
-    ) -> None:
+    def __init__(self, name: str, port: Any, through: Through) -> None:
         self._name, self._port, self._through = name, port, through
 
     def __getattr__(self, method: str) -> Any:
@@ -176,13 +177,18 @@ class Harness:
         return cls(folder / "state.db", folder)
 
     def twin(self, folder: Path) -> Harness:
-        """The same harness once more, in a copy of its database and of all that is outside.
-
-        The store here is closed.
+        """The same harness once more, in a copy of what is committed to its database and of all
+        that is outside.
         """
-        self.close()
         folder.mkdir(parents=True)
-        twin = Harness(Path(shutil.copy(self.file, folder / "state.db")), folder)
+        file = folder / "state.db"
+        with (
+            closing(sqlite3.connect(self.file)) as source,
+            closing(sqlite3.connect(file)) as copied,
+        ):
+            copied.execute("PRAGMA synchronous = OFF")
+            source.backup(copied)
+        twin = Harness(file, folder)
         twin.now, twin.runs_made = self.now, self.runs_made
         own = {
             name: part
@@ -219,8 +225,8 @@ class Harness:
 
     # --- calling ----------------------------------------------------------------------------------
 
-    def activities(self, breaker: Breaker | None = None) -> dict[str, Callable[..., Any]]:
-        """Every activity as a worker has it; with a breaker, between all ports and the activity."""
+    def activities(self, through: Through | None = None) -> dict[str, Callable[..., Any]]:
+        """Every activity as a worker has it; every call of a port passes ``through``."""
         names = (
             "cluster",
             "cluster",
@@ -232,17 +238,17 @@ class Harness:
             "directory",
         )
         wrapped: list[Any] = [
-            Proxy(n, getattr(self, n), breaker) if breaker else getattr(self, n) for n in names
+            Proxy(n, getattr(self, n), through) if through else getattr(self, n) for n in names
         ]
         wrapped[4] = [wrapped[4], *self.more_notifiers]
         store = (
-            behind(self.store, lambda port: Proxy("store", port, breaker))
-            if breaker
+            behind(self.store, lambda port: Proxy("store", port, through))
+            if through
             else self.store
         )
-        hosts: Any = Proxy("hosts", self.hosts, breaker) if breaker else self.hosts
-        functions: Any = Proxy("functions", self.functions, breaker) if breaker else self.functions
-        hooks: Any = Proxy("webhooks", self.webhooks, breaker) if breaker else self.webhooks
+        hosts: Any = Proxy("hosts", self.hosts, through) if through else self.hosts
+        functions: Any = Proxy("functions", self.functions, through) if through else self.functions
+        hooks: Any = Proxy("webhooks", self.webhooks, through) if through else self.webhooks
         parts = compose.Parts(store, *wrapped, hosts=hosts, functions=functions, webhooks=hooks)
         found = compose.all_activities(parts)
         for method in found.values():
@@ -253,9 +259,9 @@ class Harness:
                 owner.shift_s = self.shift_s
         return found
 
-    def call(self, name: str, argument: Any, breaker: Breaker | None = None) -> Any:
+    def call(self, name: str, argument: Any, through: Through | None = None) -> Any:
         """Execute one activity as Temporal would."""
-        return ActivityEnvironment().run(self.activities(breaker)[name], argument)
+        return ActivityEnvironment().run(self.activities(through)[name], argument)
 
     def audited(self, what: str) -> AuditPart:
         """One page of an audit that repairs at once."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.activities.cases import CASES as OF_RUNS
 from tests.activities.deletion_cases import DELETION
 from tests.activities.due_cases import DUE
 from tests.activities.graph_cases import GRAPHS
-from tests.activities.harness import Breaker, Crash, Harness, differences
+from tests.activities.harness import Harness, Tables, differences
 from tests.activities.manager_cases import MANAGING
 from tests.activities.webhook_cases import WEBHOOKS
 from tests.support.activity_modules import activity_modules
@@ -85,7 +86,9 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     @functools.cache
     def original(case: Case) -> tuple[Harness, Any]:
         harness = Harness.over(folder / str(CASES.index(case)))
-        return harness, case.prepare(harness)
+        argument = case.prepare(harness)
+        harness.close()
+        return harness, argument
 
     return original
 
@@ -166,35 +169,45 @@ def test_effect_and_twice_in_a_row_is_once(
 @pytest.mark.troubles
 @every_case
 def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
-    prepared: Prepared, case: Case
+    prepared: Prepared, case: Case, tmp_path: Path
 ) -> None:
-    """The worker dies before the first and right after each call that leaves the activity, one
-    harness for each death.
+    """The worker dies right after each call that leaves the activity, and nothing of it is executed
+    after that: what each call leaves behind is copied, and the activity executed once more there.
 
     Right before a call is right after the one before it: nothing that outlives the worker happens
-    between them.
+    between them. Before the first, nothing has happened.
     """
     calm, argument = prepared(case)
-    watch = Breaker()
-    answer = calm.call(case.activity, argument, watch)
-    tables, outside = calm.tables(), calm.outside()
-    tables["outbox_delivery"] = [{**row, "tries": 1} for row in tables["outbox_delivery"]]
-    assert watch.calls
-    for at, after in [(0, False), *((at, True) for at in range(len(watch.calls)))]:
-        harness, argument = prepared(case)
-        with pytest.raises(Crash):
-            harness.call(case.activity, argument, Breaker(at, after))
+    left: list[tuple[str, Harness]] = []
+    one_after_another = threading.RLock()
+
+    def copying(name: str, call: Callable[[], Any]) -> Any:
+        with one_after_another:
+            try:
+                return call()
+            finally:
+                left.append((name, calm.twin(tmp_path / f"after-{len(left)}")))
+
+    answer = calm.call(case.activity, argument, copying)
+    outside, tables = calm.outside(), _with_one_try(calm)
+    assert left
+    for number, (name, harness) in enumerate(left):
         again, waited = _again(harness, case, argument)
-        where = f"crash {'after' if after else 'before'} call {at}, {watch.calls[at]}"
+        where = f"crash after call {number}, {name}"
         assert case.same(again) == case.same(answer), where
         assert harness.outside() == outside, where
-        found = harness.tables()
-        # A delivery that was tried twice says so.
-        found["outbox_delivery"] = [{**row, "tries": 1} for row in found["outbox_delivery"]]
         assert (
-            differences(tables, found)
+            differences(tables, _with_one_try(harness))
             <= HOW_IT_WAS_FOUND | (case.renews & (GONE | ANOTHER_PROCESS)) | waited
         ), where
+        harness.close()
+
+
+def _with_one_try(harness: Harness) -> Tables:
+    """Every table; a delivery that was tried twice says so."""
+    tables = harness.tables()
+    tables["outbox_delivery"] = [{**row, "tries": 1} for row in tables["outbox_delivery"]]
+    return tables
 
 
 def _again(harness: Harness, case: Case, argument: Any) -> tuple[Any, frozenset[str]]:

@@ -173,7 +173,9 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Harness, Fence]:
     """A run of two tasks that execute, of which each order gets a copy."""
     harness = Harness.over(tmp_path_factory.mktemp("begun") / "harness")
     harness.cluster.behaviour = Behaviour(executes=None)
-    return harness, harness.started(2)
+    fence = harness.started(2)
+    harness.close()
+    return harness, fence
 
 
 @pytest.mark.parametrize("events", [stopped, ended])

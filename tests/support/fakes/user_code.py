@@ -48,6 +48,12 @@ class FakeHosts:
         self._hosts: dict[int, FakeHost] = {}
         self._busy: dict[int, threading.Lock] = {}
 
+    def __deepcopy__(self, _: object) -> FakeHosts:
+        """The same classes in another worker, which has no process yet."""
+        another = FakeHosts(self.classes, self.queue)
+        another.fingerprints = dict(self.fingerprints)
+        return another
+
     @contextmanager
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
