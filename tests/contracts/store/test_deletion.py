@@ -247,7 +247,7 @@ def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(harness: Har
     harness.finish(fence)
     store.exports.record_export(fence, "empty", None, None)
     with pytest.raises(
-        NotInThisState, match=rf"graph {KEY} still executes.*\(crawlctl graph stop {KEY}\)"
+        NotInThisState, match=rf"graph {KEY} is still executing.*\(crawlctl graph stop {KEY}\)"
     ):
         store.deletion.ask_deletion(fence.run_id, None)
     graphed.advance()

@@ -140,7 +140,7 @@ def test_runs_of_former_builds_are_filled_the_newest_first(
     above = many[9].run_id
     _, reach = harness.store.runs.search_runs("nobody")
     assert reach.note == (
-        f"Runs below {above} cannot be found yet: their words are still being written."
+        f"Runs below {above} cannot be found yet: their words are still being indexed."
     )
     counts = []
     while filled := harness.store.search.fill():
