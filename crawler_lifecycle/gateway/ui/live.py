@@ -102,10 +102,9 @@ class Screen:
     """
 
     def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Slots) -> None:
-        self.about = path.strip("/") or "runs"
-        run = re.fullmatch(r"runs/([1-9]\d{0,17})(/\w+)?", self.about)
-        # A tab of a run is also updated by the events about the run.
-        self.about = f"runs/{run[1]}" if run else self.about
+        # All tabs of a subject are updated by the events about the subject.
+        self.about = "/".join(path.strip("/").split("/")[:2]) or "runs"
+        run = re.fullmatch(r"runs/([1-9]\d{0,17})", self.about)
         self.run_id = int(run[1]) if run else None
         self.news = asyncio.Event()
         """Set when something happens that the screen may show. Get this object before you read the

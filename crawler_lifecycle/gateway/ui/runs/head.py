@@ -13,6 +13,7 @@ from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
 from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.gateway.ui.runs.story import cause
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
@@ -51,25 +52,20 @@ class RunHead:
             "run": run,
             "cause": cause(run),
             "entries": entries,
-            "tabs": tabs(run, entries),
+            "tabs": tabs_of(RUN.path(run.run_id), counts(run, entries)),
             "temporal": self.temporal_page("workflows", run.workflow_id),
             "now": self.views.clock(),
         }
 
 
-def tabs(run: RunDetail, entries: TimelinePage) -> list[tuple[str, str, str | None]]:
-    """Return the word, the address and the count of each tab. A count is ``None`` if it is
-    unknown.
-    """
+def counts(run: RunDetail, entries: TimelinePage) -> dict[str, str | None]:
+    """Return the count of each tab by its word. A count is ``None`` if it is unknown."""
     kept = [one.files for one in run.exports if one.files is not None]
     more = "+" if entries.next_page_token else ""
-    counted = {
-        "": ("Overview", None),
-        "/log": ("Log", None),
-        "/items": ("Items", None if run.items is None else number(run.items)),
-        "/files": ("Files", number(kept[-1]) if kept else None),
-        "/tasks": ("Tasks", number(sum(run.tasks.values()))),
-        "/timeline": ("Timeline", f"{len(entries.timeline)}{more}"),
-        "/request": ("Request", None),
-    }
-    return [(word, RUN.path(run.run_id, what), count) for what, (word, count) in counted.items()]
+    found: dict[str, str | None] = dict.fromkeys(("Overview", "Log"))
+    found["Items"] = None if run.items is None else number(run.items)
+    found["Files"] = number(kept[-1]) if kept else None
+    found["Tasks"] = number(sum(run.tasks.values()))
+    found["Timeline"] = f"{len(entries.timeline)}{more}"
+    found["Request"] = None
+    return found

@@ -139,7 +139,9 @@ def add_run(
             chooser,
             filters,
             lambda asked: tasks_of(run_id, asked),
-            template="tasks.html",
+            template="list_tab.html",
+            head="run_head.html",
+            tab="Tasks",
             **values,
         )
 
