@@ -199,7 +199,7 @@ class Subject:
 
     @property
     def plural(self) -> str:
-        return f"{self.noun}s"
+        return f"{self.noun[:-1]}ies" if self.noun.endswith("y") else f"{self.noun}s"
 
     def path(self, key: object, what: str = "") -> str:
         """Return the path of one object in the web UI; the API has the same path after ``/v1``.
@@ -767,11 +767,11 @@ def _option(name: str) -> tuple[str, Read]:
 DUE = (
     Column("Due", lambda row: At(row.get("due_at"), exact=True)),
     Column("Decision", lambda row: Word(row.get("decision"), bad=row.get("decision") in UNDONE)),
-    Column("Late", lambda row: Lag(row.get("lateness_ms")), right=True),
+    Column("Late", lambda row: Lag(row.get("lateness_ms")), right=True, leaves=2),
     Column("Began", _began),
     Column("Status", lambda row: state_word(row.get("status"))),
-    Column("Why", of("reason")),
-    Column("By", of("asked_by"), wide=True),
+    Column("Why", of("reason"), fills=True),
+    Column("By", of("asked_by"), wide=True, leaves=3),
 )
 
 

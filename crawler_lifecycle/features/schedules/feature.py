@@ -42,7 +42,7 @@ SCHEDULES = Feature(
     ),
     routes=("gateway.routes:add_schedules",),
     # The form comes first, or "new" would be the name of a schedule.
-    pages=("gateway.ui:add_form", "gateway.ui:add_schedules"),
+    pages=("gateway.ui:add_form", "gateway.pages:add_schedules"),
     workflows=("workflows:CrawlDueWorkflow",),
     activities="compose:activities",
     recover="compose:recover",

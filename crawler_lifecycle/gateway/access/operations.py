@@ -144,7 +144,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         """showFleet showParts showRuns showRun showTasks showTimeline showRequest showLog showFiles
         showFile showSearch showItems showCrawlers showCrawler showCorrections showManagers
         showManager showGraphs showGraph showSchedules showSchedule showPools showIncidents
-        showIncident joinChannel leaveChannel""",
+        showIncident joinChannel leaveChannel showCrawlerRuns showCrawlerSchedules showCrawlerTab
+        showDueTimes showScheduleDefinition""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),
@@ -153,7 +154,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.OPERATE, page=True),
         """showStart showStartManager showStartGraph pressRuns pressExport pressManager
         pressManagers pressGraph pressGraphs pressSchedule showPutSchedule pressPutSchedule
-        pressIncident""",
+        pressIncident pressCrawlerRuns showBackfill""",
     ),
     (
         Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True),
@@ -161,7 +162,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     ),
     (
         Access(Role.ADMIN, page=True),
-        "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook showAccess",
+        """showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook showAccess
+        showDeliveries showWebhookDefinition""",
     ),
 )
 #: The rights for each operation id.

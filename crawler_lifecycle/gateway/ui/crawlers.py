@@ -1,9 +1,12 @@
-"""The web page of a crawler."""
+"""The web pages of a crawler: its overview and its other tabs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
+from functools import partial
 from operator import attrgetter
 from statistics import median
 from typing import Annotated, Any
@@ -18,17 +21,33 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.unknown import similar
+from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import brought_less
+from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind, run_seconds
+from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    RowPage,
+    filters_of,
+    held,
+    held_sorts,
+    list_page,
+)
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
-from crawler_lifecycle.ports.runs import BriefRun
+from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
+from crawler_lifecycle.gateway.ui.runs.columns import TAGS, crawler_link
+from crawler_lifecycle.gateway.ui.runs.commands import ACTS, PageFilters, Press, run_rows
+from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as LIST
+from crawler_lifecycle.ports.runs import BriefRun, Ends
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.subjects import GRAPH
-from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.subjects import GRAPH, SCHEDULE
+from crawler_lifecycle.web.problems import Problem, refused
 
-#: The number of runs on the page of a crawler.
+#: The number of newest runs that the pages of a crawler compare.
 EACH = 50
 #: The number of newest good runs that are compared with earlier ones.
 NEWEST = 10
@@ -36,75 +55,195 @@ NEWEST = 10
 BEFORE_MIN = 5
 #: The maximum number of reasons for failures on the page.
 REASONS = 8
-#: The maximum number of schedules or starters on the page.
+#: The maximum number of starters on the page.
 LISTED_MAX = 20
 #: The periods, in days, for which the page counts good runs.
 DAYS = (7, 30)
+#: The maximum number of runs that are counted for the tab.
+COUNTED_MAX = 1000
+
+CrawlerName = Annotated[str, Path(max_length=200)]
 
 
-def add_crawlers(
-    app: FastAPI,
-    store: Store,
-    crawlers: Crawlers,
-    clock: Clock,
-    schedules: Callable[[str], list[dict[str, Any]]],
-) -> None:
-    """Add the web page of a crawler."""
+class CrawlerTab(StrEnum):
+    """The tabs of a crawler that show no list."""
 
-    @app.get("/crawlers/{crawler}")
-    async def show_crawler(
-        crawler: Annotated[str, Path(max_length=200)], request: Request
-    ) -> Response:
-        """Show one crawler, even if it has left the catalogue: its last runs, and their
-        outcomes.
+    FAILURES = "failures"
+    FIELDS = "fields"
+    ARGUMENTS = "arguments"
+
+
+RUNS_OF = replace(
+    LIST,
+    subject=replace(
+        LIST.subject,
+        columns=[TAGS if one.title == "Crawler" else one for one in LIST.subject.columns],
+        empty="This crawler has no runs yet. Start one, and it is listed here.",
+    ),
+    about="Tag, flow, argument, number",
+    facets={name: word for name, word in LIST.facets.items() if name != "crawler"},
+)
+_COLUMNS = [column for column in SCHEDULE.columns if column.title != "Begins"]
+SCHEDULES_OF = Chooser(
+    replace(
+        SCHEDULE,
+        columns=_COLUMNS,
+        empty="No schedule starts this crawler. A schedule starts it at set times.",
+    ),
+    "",
+    "Name, times, state, reason",
+    sorts=held_sorts(_COLUMNS),
+    links=[("pressPutSchedule", "/schedules/new", "Create one")],
+)
+
+
+@dataclass(eq=False)
+class CrawlerPages:
+    """Reads the data of a crawler's tabs.
+
+    ``schedules`` returns the schedules that start a crawler.
+    """
+
+    store: Store
+    crawlers: Crawlers
+    clock: Clock
+    schedules: Callable[[str], list[dict[str, Any]]]
+
+    async def read(self, name: str) -> dict[str, Any]:
+        """Return the values that all tabs of a crawler need. Raises ``Problem`` 404 for a crawler
+        that is not in the catalogue and has no runs.
         """
-        known, away = await crawlers.last()
-        runs = await run_in_threadpool(store.runs.brief_runs, EACH, crawler=crawler)
-        if not runs and crawler not in known:
-            near = similar(crawler, known)
+        known, away = await self.crawlers.last()
+        runs = await run_in_threadpool(self.store.runs.brief_runs, EACH, crawler=name)
+        if not runs and name not in known:
+            near = similar(name, known)
             fix = f"did you mean {near}?" if near else away or "the first page lists all crawlers"
             raise Problem(
                 404,
                 "unknown_crawler",
-                f"There is no crawler {crawler[:100]!r}, and it has no runs; {fix}",
+                f"There is no crawler {name[:100]!r}, and it has no runs; {fix}",
             )
-        return await run_in_threadpool(shown, request, crawler, known.get(crawler), runs, away)
+        values = await run_in_threadpool(self._head, name, known.get(name), runs)
+        return values | {"away": away}
 
-    def shown(
-        request: Request,
-        name: str,
-        crawler: CrawlerDefinition | None,
-        runs: list[BriefRun],
-        away: str | None,
-    ) -> Response:
-        now = clock()
-        last = store.runs.list_runs(crawler=name, limit=1)
-        hour = now.replace(minute=0, second=0, microsecond=0)
-        rates = []
-        for days in DAYS:
-            ends = store.runs.ends_of(name, since := hour - timedelta(days=days), REASONS)
-            rates.append((days, ends, {"crawler": name, "created_from": since.isoformat()}))
-        good = [run for run in runs if run.status == RunStatus.COMPLETED]
-        figures = usual(good)
-        items = [figure for figure in figures if figure[0] == "items"]
+    def _head(
+        self, name: str, crawler: CrawlerDefinition | None, runs: list[BriefRun]
+    ) -> dict[str, Any]:
+        path = crawler_link(name).path
+        last = self.store.runs.list_runs(crawler=name, limit=1)
+        counted = self.store.runs.count_found(COUNTED_MAX + 1, crawler=name)
         values: dict[str, Any] = {
+            "head": "crawler_head.html",
             "name": name,
             "crawler": crawler,
             "runs": runs,
-            "away": away,
-            "now": now,
-            "chart": chart(runs, EACH, items[0][2] if items else None),
+            "now": self.clock(),
             "kind": run_kind(runs[0]) if runs else None,
-            "each": EACH,
-            "rates": rates,
             "less": brought_less(runs),
-            "usual": figures,
-            "fields": fields(good, crawler),
-            "schedules": schedules(name)[:LISTED_MAX],
-            "starters": starters(runs)[:LISTED_MAX],
+            "rate": self.rate(name, DAYS[-1]),
+            "fields": fields(good_of(runs), crawler),
+            "each": EACH,
+            "schedules": self.schedules(name),
+            "runs_path": f"{path}/runs",
             "args": mapping_of(last[0].request.get("args")) if last else {},
         }
+        ends = values["rate"][1]
+        arguments = {*(crawler.args if crawler else ()), *values["args"]}
+        counts = {
+            "Overview": None,
+            "Runs": number(min(counted, COUNTED_MAX)) + "+" * (counted > COUNTED_MAX),
+            "Failures": number(ends.failed - ends.stopped),
+            "Fields": number(len(values["fields"])),
+            "Schedules": number(len(values["schedules"])),
+            "Arguments": number(len(arguments)),
+        }
+        return values | {"tabs": tabs_of(path, counts)}
+
+    def rate(self, name: str, days: int) -> tuple[int, Ends, dict[str, Any]]:
+        """Return how runs of the last ``days`` ended, after the number of days and before the
+        filters of the list of these runs. This call blocks.
+        """
+        hour = self.clock().replace(minute=0, second=0, microsecond=0)
+        since = hour - timedelta(days=days)
+        ends = self.store.runs.ends_of(name, since, REASONS)
+        return days, ends, {"created_from": since.isoformat()}
+
+    def overview(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values that only the overview needs. This call blocks."""
+        runs = values["runs"]
+        figures = usual(good_of(runs))
+        items = [figure for figure in figures if figure[0] == "items"]
+        return {
+            "chart": chart(runs, EACH, items[0][2] if items else None),
+            "rates": [*(self.rate(values["name"], days) for days in DAYS[:-1]), values["rate"]],
+            "usual": figures,
+        }
+
+
+def add_crawlers(app: FastAPI, pages: CrawlerPages, views: RunViews, press: Press) -> None:
+    """Add the web pages of a crawler."""
+
+    @app.get("/crawlers/{crawler}")
+    async def show_crawler(crawler: CrawlerName, request: Request) -> Response:
+        """Show one crawler, even if it has left the catalogue: its last runs, and what is usual."""
+        values = await pages.read(crawler)
+        values |= await run_in_threadpool(pages.overview, values)
         return answer(request, "crawler.html", **values)
+
+    @app.get("/crawlers/{crawler}/runs")
+    async def show_crawler_runs(crawler: CrawlerName, request: Request) -> Response:
+        """List the runs of one crawler that match the filters in the address, newest first."""
+        filters = filters_of(request, PageFilters)
+        if filters.crawler is not None:
+            raise refused("crawler", "the address already names the crawler; omit it")
+        values = await pages.read(crawler)
+
+        def found(asked: PageFilters) -> RowPage:
+            return run_rows(views, asked.model_copy(update={"crawler": crawler}))
+
+        return await run_in_threadpool(
+            list_page,
+            request,
+            replace(RUNS_OF, path=f"{crawler_link(crawler).path}/runs"),
+            filters,
+            found,
+            template="list_tab.html",
+            tab="Runs",
+            acts=ACTS if may("pressCrawlerRuns") else (),
+            **values,
+        )
+
+    @app.post("/crawlers/{crawler}/runs")
+    async def press_crawler_runs(crawler: CrawlerName, request: Request) -> Response:
+        """Carry out an action on selected runs of one crawler."""
+        return await press(request, partial(show_crawler_runs, crawler))
+
+    @app.get("/crawlers/{crawler}/schedules")
+    async def show_crawler_schedules(crawler: CrawlerName, request: Request) -> Response:
+        """List the schedules, managers and graphs that start one crawler."""
+        filters = filters_of(request, HeldFilters)
+        values = await pages.read(crawler)
+        chooser = replace(SCHEDULES_OF, path=f"{crawler_link(crawler).path}/schedules")
+        return await run_in_threadpool(
+            list_page,
+            request,
+            chooser,
+            filters,
+            held(chooser, values["schedules"]),
+            template="crawler_schedules.html",
+            starters=starters(values["runs"])[:LISTED_MAX],
+            **values,
+        )
+
+    @app.get("/crawlers/{crawler}/{tab}")
+    async def show_crawler_tab(crawler: CrawlerName, tab: CrawlerTab, request: Request) -> Response:
+        """Show why runs of one crawler failed, how its items are filled, or its arguments."""
+        return answer(request, f"crawler_{tab}.html", **await pages.read(crawler))
+
+
+def good_of(runs: Sequence[BriefRun]) -> list[BriefRun]:
+    """Return the runs that completed."""
+    return [run for run in runs if run.status == RunStatus.COMPLETED]
 
 
 def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | None, float | None]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.audit import UnknownDecision
@@ -20,14 +21,7 @@ from crawler_lifecycle.gateway.runs.commands import needing_temporal
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import task_name
 from crawler_lifecycle.gateway.ui.parts.choosing import TRUTH_TABS, Chooser
-from crawler_lifecycle.gateway.ui.parts.forms import (
-    KeyedForm,
-    Once,
-    Outcome,
-    form,
-    outcomes_page,
-    read,
-)
+from crawler_lifecycle.gateway.ui.parts.forms import KeyedForm, Once, form, read
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
     RowPage,
@@ -36,6 +30,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     held_sorts,
     list_page,
 )
+from crawler_lifecycle.gateway.ui.parts.notes import Outcome, note_outcomes
 from crawler_lifecycle.gateway.ui.parts.rendering import query
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import (
@@ -210,4 +205,5 @@ def add_ledger(
             )
 
         word = "Audit and repair" if asked.repair else "Audit"
-        return outcomes_page(request, word, [await once(asked.key, act)], views.clock())
+        note_outcomes(request, word, [await once(asked.key, act)])
+        return await run_in_threadpool(show_audit, request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,22 @@ def as_browser(client: TestClient) -> TestClient:
     client.follow_redirects = False
     client.event_hooks = {"request": [named]}
     return client
+
+
+def results(page: Any) -> list[tuple[str, bool, str]]:
+    """The note of a page: of each thing its name, whether the action was carried out, and the
+    words.
+    """
+    note = page.text.partition('role="status" aria-label="Result"')[2].partition("</section>")[0]
+    found = re.findall(r'<li( class="bad")?>(?:<a [^>]*>)?([^<:]*)(?:</a>)?: (.*?)</li>', note)
+    return [(html.unescape(name), not bad, html.unescape(text)) for bad, name, text in found]
+
+
+def followed(browser: TestClient, answer: Any) -> Any:
+    """The page to which the answer to a form redirects, or else the answer itself."""
+    if answer.status_code != 303:
+        return answer
+    return browser.get(answer.headers["location"])
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from crawler_lifecycle.gateway.ui.crawlers import fields, usual
 from crawler_lifecycle.ports.runs import BriefRun
 from tests.gateway.gateway_harness import Clock, Harness
 from tests.gateway.keys import Keys
-from tests.gateway.ui.conftest import as_browser
+from tests.gateway.ui.conftest import as_browser, results
 from tests.gateway.ui.test_things import words
 
 ANN = {"Accept": "text/html"}
@@ -67,13 +67,27 @@ def test_each_number_of_a_crawler_is_that_of_its_list(
     said = words(page)
     assert "Last 9 runs" in said
     assert "7 days 66.7 % 2 2 1 30 days 57.1 % 4 4 1" in said
-    assert "oom by crawler 2 7 2 d ago Out of <memory>" in said
-    assert "cancelled" not in said.partition("Why runs failed")[2], "a person wanted that"
-    counted = re.findall(r'<td class="n"><a href="([^"]+)">(\d+)</a>', page.text)
+    failures = browser.get("/crawlers/plain/failures")
+    assert "oom by crawler 2 7 2 d ago Out of <memory>" in words(failures)
+    why = words(failures).partition("Why runs failed")[2]
+    assert "cancelled" not in why, "a person wanted that"
+    counted = re.findall(r'<td class="n"><a href="([^"]+)">(\d+)</a>', page.text + failures.text)
     assert len(counted) == 6
+    tabs = page.text.partition('aria-label="Tabs"')[2].partition("</nav>")[0]
+    counts = dict(re.findall(r'href="/crawlers/plain/(\w+)">\w+ <span class="small">(\d+)<', tabs))
+    own = {"runs": "9", "failures": "3", "fields": "0", "schedules": "0", "arguments": "1"}
+    assert counts.items() >= (own | {"arguments": counts["arguments"]}).items()
+    assert rows_of(browser, "/crawlers/plain/runs") == 9
+    assert rows_of(browser, "/crawlers/strict/runs") == 0
+    assert browser.get("/crawlers/plain/runs?crawler=strict").status_code == 422
+    assert browser.get("/crawlers/plain/odd").status_code == 422
+    stop = {"do": "stop", "run": "9.1", "stay": "true", "key": "0" * 32}
+    stayed = browser.post("/crawlers/plain/runs?status=PROCESSING", data=stop)
+    assert results(stayed) == [("run 9", True, "The stop is recorded.")]
+    assert 'aria-current="page">Runs' in stayed.text, "the list stays"
     for link, many in counted:
         assert rows_of(browser, link) == int(many), link
-    assert page.text.count('<a href="/runs/') >= 9
+    assert page.text.count('<a href="/runs/') >= 9, "each bar of the chart"
     assert 'href="/runs/new?like=9">Start with the last arguments</a>' in page.text
 
 
@@ -87,8 +101,9 @@ def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has
     with harness.client(harness.new_app()) as later:
         left = as_browser(later).get("/crawlers/plain")
         assert "The catalogue no longer has a crawler with this name" in words(left)
-        assert "Start" not in words(left).partition("All runs")[0]
-        assert "page – 7 not in the catalogue" in words(left)
+        assert "Start" not in words(left).partition("Overview")[0].partition("be started")[2]
+        arguments = words(later.get("/crawlers/plain/arguments"))
+        assert "page – 7 not in the catalogue" in arguments
         for name, fix in (
             ("strickt", "did you mean strict?"),
             ("x" * 63, "lists all"),
@@ -118,7 +133,12 @@ def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
             who: client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")})
             for who in "ab"
         }
-        assert ["zebra" in pages[who].text for who in "ab"] == [True, False]
+        for tab in ("runs", "schedules", "arguments"):
+            shown = [
+                client.get(f"/crawlers/plain/{tab}", headers={**ANN, **keys.headers(f"{who}-read")})
+                for who in "ab"
+            ]
+            assert ["zebra" in one.text for one in shown] == [True, False], tab
         assert "This crawler has no run yet." in words(pages["b"])
         del harness.scheduler.catalogue.crawlers["plain"]
     with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:

@@ -9,25 +9,29 @@ import uuid
 from typing import Any
 
 import pytest
+from fastapi import Request
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.gateway.ui.parts.lists import SELECTED_MAX
+from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back, note_of
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
+from tests.gateway.ui.conftest import followed, results
 
 
 def press(browser: TestClient, do: str, *runs: str, key: str | None = None, **more: str) -> Any:
     data = {"do": do, "run": list(runs), "key": key or uuid.uuid4().hex, **more}
-    return browser.post("/runs", data=data)
+    return followed(browser, browser.post("/runs", data=data))
 
 
 def told(answer: Any) -> dict[int, tuple[str, str]]:
     """What became of each run: whether it was carried out, and the words."""
-    rows = re.findall(
-        r'<a href="/runs/(\d+)">run \1</a></th><td>(yes|no)</td><td>(.*?)</td>', answer.text
-    )
-    return {int(run_id): (done, html.unescape(text)) for run_id, done, text in rows}
+    found = results(answer)
+    return {
+        int(name.removeprefix("run ")): ("yes" if done else "no", text)
+        for name, done, text in found
+    }
 
 
 def start(browser: TestClient, **more: Any) -> int:
@@ -53,6 +57,36 @@ def test_a_stop_is_recorded_once_however_often_it_is_pressed(
     assert again == {1: ("yes", "This stop was recorded before.")}
     [row] = harness.store.runs.cancellations(1)
     assert (row["reason"], row["force"]) == ("wrong <site>", False)
+
+
+def test_a_press_on_a_page_goes_back_to_it_with_a_note_that_is_shown_once(
+    harness: Harness, browser: TestClient
+) -> None:
+    start(browser)
+    harness.claim(1)
+    form = {"do": "poll", "run": "1.1", "key": "a" * 32}
+    answer = browser.post("/runs", data=form, headers={"Referer": "http://x/runs/1/log?task=1"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/runs/1/log?task=1")
+    answer = browser.post("/runs", data=form, headers={"Referer": "http://x/runs/12"})
+    assert answer.headers["location"] == "/runs/1"
+    assert results(browser.get("/runs")) == [], "another window does not take the note"
+    assert results(browser.get("/runs/1"))[0][:2] == ("run 1", True)
+    assert results(browser.get("/runs/1")) == []
+    for odd in ("", "x", "AAAA", "%00", "eA=="):
+        browser.cookies.set("crawl_note", odd)
+        assert browser.get("/runs/1").status_code == 200
+
+
+def test_a_long_result_is_cut_for_its_cookie() -> None:
+    request = Request({"type": "http", "headers": [], "path": "/", "state": {}})
+    answer = go_back(request, "Stop", Outcome("run 1", None, False, "<é>" * 9000), "/runs/1")
+    cookie = answer.headers["set-cookie"]
+    assert len(cookie) < 2600
+    scope = {"type": "http", "path": "/runs/1", "headers": [(b"cookie", cookie.encode())]}
+    note = note_of(Request({**scope, "state": {}, "query_string": b"", "server": ("x", 80)}))
+    assert note is not None
+    assert note.outcomes[0].text.startswith("<é><é>")
+    assert note.outcomes[0].text.endswith("…")
 
 
 def test_each_of_a_selection_has_its_answer(harness: Harness, browser: TestClient) -> None:
@@ -206,7 +240,8 @@ def test_deliveries_are_sent_again(harness: Harness, browser: TestClient) -> Non
     refused = browser.post("/runs/1/export", data={"what": "all"})
     assert (refused.status_code, "has no verdict" in refused.text) == (409, True)
     harness.end(1)
-    assert told(browser.post("/runs/1/export", data={"what": "all"}))[1][0] == "yes"
+    sent = followed(browser, browser.post("/runs/1/export", data={"what": "all"}))
+    assert told(sent)[1][0] == "yes"
     assert len(harness.workflows.exports) == 1
 
 

@@ -15,19 +15,21 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from tests.gateway.gateway_harness import Harness
+from tests.gateway.ui.conftest import followed, results
 
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
 
 
 def press(browser: TestClient, path: str, do: str, **more: Any) -> Any:
-    return browser.post(path, data={"key": uuid.uuid4().hex, "do": do, **more})
+    answer = browser.post(path, data={"key": uuid.uuid4().hex, "do": do, **more})
+    return followed(browser, answer)
 
 
 def words(answer: Any) -> str:
-    """The page's main part as text."""
+    """The page's note and main part as text."""
     assert answer.status_code == 200, answer.text
-    main = answer.text.partition("<main")[2].partition("<footer")[0]
-    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", main.partition(">")[2]).split()))
+    main = answer.text.partition("</header>")[2].partition("<footer")[0]
+    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", main).split()))
 
 
 @pytest.fixture
@@ -44,7 +46,14 @@ def test_a_schedule_shows_what_comes_and_what_came(
     assert page.count("+0000") == 10
     press(browser, nightly, "trigger")
     page = words(browser.get(nightly))
-    assert "started" in page or "queued" in page
+    due = words(browser.get(f"{nightly}/due-times"))
+    assert "started" in due or "queued" in due
+    assert "There have been no due times yet" not in due
+    csv = browser.get(f"{nightly}/due-times?format=csv")
+    assert csv.text.startswith("Due,Decision,Late,Began,Status,Why,By")
+    assert "No due time matches" in words(browser.get(f"{nightly}/due-times?decision=missed"))
+    assert browser.get(f"{nightly}/due-times?decision=odd").status_code == 422
+    assert '"every_s": 3600' in words(browser.get(f"{nightly}/definition"))
     assert "nightly" in words(browser.get("/schedules?search=NIGHT"))
     assert "No schedule matches" in words(browser.get("/schedules?search=weekly"))
 
@@ -70,9 +79,8 @@ def test_a_backfill_is_counted_before_it_begins(
     assert harness.store.schedules.list_firings(row.schedule_id) == []
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text.partition("<main")[2]))
     assert fields.pop("do") == "backfill"
-    assert "3 due: 2026-11-19 01:00:00 UTC" in words(
-        browser.post(nightly, data={**fields, "do": "backfill"})
-    )
+    done = browser.post(nightly, data={**fields, "do": "backfill"})
+    assert "3 due: 2026-11-19 01:00:00 UTC" in words(followed(browser, done))
     assert len(harness.store.schedules.list_firings(row.schedule_id)) == 3
     for wrong, sentence in (
         ({"until": ""}, "give both times"),
@@ -97,8 +105,10 @@ def test_a_webhook_is_made_tested_paused_and_deleted(harness: Harness, browser: 
     assert browser.post("/webhooks/new", data=form).headers["location"] == "/webhooks/portal"
     assert "https://hooks.example.com/<x>" in words(browser.get("/webhooks"))
     test = {"key": uuid.uuid4().hex, "do": "test"}
-    first, again = (words(browser.post("/webhooks/portal", data=test)) for _ in range(2))
-    assert first == again
+    first, again = (
+        results(followed(browser, browser.post("/webhooks/portal", data=test))) for _ in range(2)
+    )
+    assert first == again != []
     assert "It is paused." in words(press(browser, "/webhooks/portal", "pause", reason="why"))
     assert "paused" in words(browser.get("/webhooks/portal"))
     assert "It continues." in words(press(browser, "/webhooks/portal", "skip"))
@@ -113,7 +123,7 @@ def test_a_webhook_is_made_tested_paused_and_deleted(harness: Harness, browser: 
     assert f"does not accept event {seq}: it said <no>" in failing
     assert "Repair the receiver" in failing
     assert "It continues." in words(press(browser, "/webhooks/portal", "skip_one", seq=str(seq)))
-    assert "skipped" in words(browser.get("/webhooks/portal"))
+    assert "skipped" in words(browser.get("/webhooks/portal/deliveries"))
     assert press(browser, "/webhooks/portal", "skip_one", seq=str(seq)).status_code == 422, (
         "it does not fail any more"
     )
@@ -146,9 +156,9 @@ def test_steps_of_a_graph_are_cancelled_and_retried(harness: Harness, browser: T
     assert 'data-source="/v1/graphs/nightly%3A%201/picture"' in page.text
     attempt = re.findall(r'name="attempt" value="(\d+)"', page.text)[0]
     form = {"key": uuid.uuid4().hex, "do": "cancel", "attempt": attempt, "step": "a"}
-    first, again = (words(browser.post(path, data=form)) for _ in range(2))
+    first, again = (results(followed(browser, browser.post(path, data=form))) for _ in range(2))
     assert first == again
-    assert "1 step changed" in first
+    assert "1 step changed" in first[0][2]
     assert "cancelled" in words(browser.get(f"{path}?state=cancelled"))
     assert "1 step changed" in words(press(browser, path, "retry", attempt=attempt, step="a"))
     assert "The stop is recorded." in words(press(browser, path, "stop", attempt=attempt))
@@ -156,10 +166,8 @@ def test_steps_of_a_graph_are_cancelled_and_retried(harness: Harness, browser: T
 
 def told(answer: Any) -> list[tuple[str, str, str]]:
     """What became of each chosen thing: its name, whether it was carried out, and the words."""
-    found = re.findall(
-        r'<a href="[^"]*">([^<]*)</a></th><td>(yes|no)</td><td>(.*?)</td>', answer.text
-    )
-    return [(name, done, html.unescape(text)) for name, done, text in found]
+    found = [(name, "yes" if done else "no", text) for name, done, text in results(answer)]
+    return sorted(found, key=lambda one: int("".join(re.findall(r"\d", one[0])) or 0))
 
 
 def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(
@@ -197,7 +205,7 @@ def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(
     assert harness.manager(3).stop is None
     forced = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="2", reason="<why>")
     assert told(forced) == [(f"manager {n}", "yes", "The forced stop is recorded.") for n in (1, 3)]
-    assert "Go to the managers" in words(forced)
+    assert "<h1>Managers</h1>" in forced.text, "the list stays"
     for wrong in (
         {"manager": []},
         {"manager": ["1"]},
@@ -238,7 +246,7 @@ def test_a_reason_that_is_too_long_for_a_graph_is_refused(browser: TestClient, d
     )
     for length, status in ((255, 200), (256, 422), (2001, 422)):
         form = {"key": f"{length:032x}", "attempt": "1", "do": do, "reason": "x" * length}
-        answer = browser.post("/graphs/g", data=form)
+        answer = followed(browser, browser.post("/graphs/g", data=form))
         assert (answer.status_code, "at most 255" in answer.text) == (status, status == 422), (
             answer.text
         )

@@ -19,7 +19,7 @@ from crawler_lifecycle.gateway.access.logins import COOKIE
 from crawler_lifecycle.gateway.access.tokens import FRESH_S
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
-from tests.gateway.ui.conftest import as_browser
+from tests.gateway.ui.conftest import as_browser, followed, results
 from tests.gateway.ui.test_things import words
 
 STEPS = [{"path": name, "kind": "crawl", "job": {"crawler": "plain"}} for name in ("a", "b")]
@@ -40,7 +40,7 @@ def send(harness: Harness, both: list[TestClient]) -> Send:
     def sent(path: str, **data: Any) -> list[Any]:
         answers, key = [], uuid.uuid4().hex
         for client in (*both, *both):
-            answers.append(client.post(path, data={"key": key, **data}))
+            answers.append(followed(client, client.post(path, data={"key": key, **data})))
             harness.clock.forward(2)
         return answers
 
@@ -79,14 +79,10 @@ def test_a_schedule_begins_once(harness: Harness, both: list[TestClient], send: 
     row = harness.schedule()
     assert row.revision == 1
     for n in (1, 2):
-        answers = [
-            words(one)
-            for one in send(
-                "/schedules/nightly", do="trigger", **hidden(both[0].get("/schedules/nightly"))
-            )
-        ]
-        assert "1 of 1" in answers[0]
-        assert "requested the due time" in answers[1]
+        form = hidden(both[0].get("/schedules/nightly"))
+        answers = [results(one)[0] for one in send("/schedules/nightly", do="trigger", **form)]
+        assert answers[0][1]
+        assert "requested the due time" in answers[1][2]
         assert answers[2:] == answers[:2], "each gateway tells the same again"
         assert len(harness.store.schedules.list_firings(row.schedule_id)) == n
     window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z", "counted": "3"}
@@ -120,9 +116,10 @@ def test_a_manager_and_a_graph_take_each_command_once(
     both[0].post("/v1/graphs", json={"id": "nightly", "steps": STEPS})
     attempt = hidden(both[0].get("/graphs/nightly"))["attempt"]
     for do, step in itertools.product(("cancel", "retry"), ("a",)):
-        answers = [words(one) for one in send("/graphs/nightly", do=do, attempt=attempt, step=step)]
+        pages = send("/graphs/nightly", do=do, attempt=attempt, step=step)
+        answers = [results(one)[0] for one in pages]
         assert len(set(answers)) == 1, "what was done at first is told each time"
-        assert "1 step changed" in answers[0]
+        assert "1 step changed" in answers[0][2]
 
 
 def test_a_login_is_known_to_both_and_ends_with_its_token(harness: Harness, keys: Keys) -> None:

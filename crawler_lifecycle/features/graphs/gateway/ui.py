@@ -105,7 +105,7 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/graphs/{id}")
     async def press_graph(id: str, request: Request) -> Response:
         """Stop a graph, or cancel or retry some of its steps."""
-        return await press_one(request, GraphForm, id, commands.find, do, once, clock())
+        return await press_one(request, GraphForm, id, commands.find, do, once)
 
 
 async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm | GraphsForm) -> str:

@@ -119,7 +119,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/managers/{manager_id}")
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:
         """Stop, pause or resume a manager, or set its maximum number of live jobs."""
-        return await press_one(request, ManagerForm, manager_id, find, do, once, clock())
+        return await press_one(request, ManagerForm, manager_id, find, do, once)
 
 
 async def _carried_out(

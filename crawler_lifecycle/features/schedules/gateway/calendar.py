@@ -145,10 +145,8 @@ def calendar(
         since = _midnight(day.day, zone)
         until = _midnight(day.day + timedelta(1), zone)
         if since <= now:
-            day.path = (
-                SCHEDULE.path(row.name)
-                + query({"page_token": encode("due", int(until.timestamp()))})
-                + "#last"
+            day.path = SCHEDULE.path(row.name, "/due-times") + query(
+                {"page_token": encode("due", int(until.timestamp()))}
             )
         if whole or since > oldest:
             day.marks += [

@@ -1,6 +1,4 @@
-"""The web pages of schedules: a list, a page for each schedule with its firings and buttons, and a
-form.
-"""
+"""The form of a schedule."""
 
 from __future__ import annotations
 
@@ -9,35 +7,23 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import Any
 from zoneinfo import available_timezones
 
 from fastapi import FastAPI, Request
-from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.due_ids import temporal_schedule_id
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
-from crawler_lifecycle.gateway.api.paging import Moment
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts import crawler_fields
 from crawler_lifecycle.gateway.ui.parts import forms as fields
-from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.formats import pretty
-from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, query_of, read
-from crawler_lifecycle.gateway.ui.parts.lists import (
-    HeldFilters,
-    filters_of,
-    held,
-    held_sorts,
-    list_page,
-)
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
-from crawler_lifecycle.subjects import SCHEDULE, Subject
+from crawler_lifecycle.gateway.ui.parts.forms import form
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
+from crawler_lifecycle.subjects import SCHEDULE
 from crawler_lifecycle.web.problems import JsonBody, Problem, of_error, refused
 from crawler_lifecycle.web.turns import in_turn
 
@@ -46,21 +32,12 @@ from ..domain.definition import Overlap, ScheduleSpec, TargetKind, check_schedul
 from ..ports import ScheduleRow
 from ..temporal import AHEAD
 from .answers import (
-    TIME_MAX,
-    FiringFilters,
-    ScheduleName,
     put_form,
-    spec_of,
-    upcoming,
 )
-from .calendar import COUNTED, MARKS, READ, calendar, path_of, zone_of
+from .calendar import zone_of
 from .commands import (
-    AskSchedule,
-    Backfill,
     PauseSchedule,
     PutSchedule,
-    ScheduleCommands,
-    check_window,
 )
 
 _PUT = JsonBody(PutSchedule)
@@ -82,6 +59,8 @@ _KNOWN = (
     "was_paused",
     "reason",
 )
+#: The number of future due times in the form.
+SHOWN = 5
 _REQUEST = 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}'
 _NEW = {"kind": "run", "time_zone": "UTC"}
 #: Maps each field that an error of the API names to the field of the form. ``request`` has the
@@ -276,189 +255,3 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     if row.paused_at is not None:
         given |= {"paused": "yes", "was_paused": "yes"}
     return {name: text for name, text in given.items() if text}
-
-
-#: The number of future due times on the page.
-NEXT = 10
-#: The number of future due times in the form.
-SHOWN = 5
-#: The maximum number of past due times that are counted for a backfill.
-COUNTED_MAX = 500
-#: The facts about a schedule that its page shows before its definition.
-_NAMED = (
-    "begins",
-    "with",
-    "due",
-    "overlap",
-    "start_at",
-    "end_at",
-    "pause_after_failures",
-    "project",
-)
-
-
-CHOOSER = Chooser(
-    SCHEDULE,
-    "/schedules",
-    "Name, target, times, state, reason",
-    sorts=held_sorts(SCHEDULE.columns),
-    presets={"All": {}, "Last due time missed or failed": {"troubled": True}},
-    links=[("pressPutSchedule", "/schedules/new", "New schedule")],
-)
-
-
-class ListFilters(HeldFilters):
-    """Filters of the list. ``troubled`` selects schedules whose last due time was missed or ended
-    badly.
-    """
-
-    troubled: bool = False
-
-
-class ScheduleForm(ActionForm):
-    """The form of a schedule."""
-
-    subject: ClassVar[Subject] = SCHEDULE
-    after: Moment | None = None
-    until: Moment | None = None
-    counted: int | None = None
-    """The number of due times of a backfill that the page has shown before, if any."""
-    seen: int | None = Field(default=None, ge=0, le=TIME_MAX)
-    """The due time of the latest firing when the form was shown, in seconds since 1970."""
-
-
-def add_schedules(app: FastAPI, gateway: Gateway) -> None:
-    """Add the web pages of schedules."""
-    commands = gateway.schedule_commands
-    views = gateway.schedule_views
-    schedules = views.schedules
-    clock = views.clock
-
-    @app.get("/schedules")
-    def show_schedules(request: Request) -> Response:
-        """List schedules with their next due time and their last firing."""
-        filters = filters_of(request, ListFilters)
-        rows = views.listed(lambda row: True, troubled=filters.troubled)
-        return list_page(request, CHOOSER, filters, held(CHOOSER, rows), now=clock())
-
-    @app.get("/schedules/{name}")
-    async def show_schedule(name: ScheduleName, request: Request) -> Response:
-        """Show one schedule: its next due times, its last firings with their targets, and its
-        definition.
-        """
-        filters = query_of(request, FiringFilters)
-        return await run_in_threadpool(shown, request, await commands.find(name), filters)
-
-    def shown(request: Request, row: ScheduleRow, filters: FiringFilters) -> Response:
-        now = clock()
-        (due, token) = views.due(row, filters)
-        newest = schedules.list_firings(row.schedule_id, None, READ)
-        spec, unreadable = spec_of(row)
-        schedule = views.of(row)
-        zone = zone_of(row)
-        comes = None if row.paused_at else spec
-        values: dict[str, Any] = {
-            "schedule": schedule,
-            "next": upcoming(row, comes, now, NEXT),
-            "due": due,
-            "now": now,
-            "more": next_page(filters, token),
-            "definition": put_form(row.definition),
-            "page_of": path_of,
-            "unreadable": unreadable,
-            "days": calendar(schedules, row, comes, newest, now),
-            "read": len(newest),
-            "facts": [one for one in SCHEDULE.known(schedule.model_dump()) if one[0] in _NAMED],
-            "failure": next((one for one in newest if one.trouble), None),
-            "seen": int(newest[0].due_at.timestamp()) if newest else 0,
-            "overlaps": OVERLAPS,
-            "zone": zone,
-            "today": now.astimezone(zone).date(),
-            "marks": MARKS,
-            "counted": COUNTED,
-            "temporal": gateway.temporal_page("schedules", temporal_schedule_id(row.name)),
-        }
-        return answer(request, "schedule.html", filters=filters, **values)
-
-    @app.post("/schedules/{name}")
-    async def press_schedule(name: ScheduleName, request: Request) -> Response:
-        """Pause, resume, run now, backfill or delete a schedule."""
-        pairs = await form(request)
-        if ("do", "backfill") in pairs:
-            return await press_backfill(name, request, pairs)
-        asked = read(ScheduleForm, pairs)
-        act = functools.partial(_carried_out, commands, name, asked)
-        return await fields.carry_out(request, gateway.once, asked, name, act, clock())
-
-    async def press_backfill(name: str, request: Request, pairs: fields.Pairs) -> Response:
-        """Show how many due times a window has, and carry out the backfill if the form has shown
-        this number.
-        """
-        row = await commands.find(name)
-        given = {field: text for field, text in pairs if field in ("key", "reason", *_WINDOW)}
-        zone = zone_of(row)
-        values: dict[str, Any] = {"name": name, "given": given, "zone": zone, "now": clock()}
-        try:
-            local = [
-                (field, fields.utc_time(field, text, zone) if field in _WINDOW else text)
-                for field, text in pairs
-            ]
-            asked = read(ScheduleForm, local)
-            count = await run_in_threadpool(_count, row, _window(asked), clock())
-            if count == asked.counted:
-                act = functools.partial(_carried_out, commands, name, asked)
-                return await fields.carry_out(request, gateway.once, asked, name, act, clock())
-        except (Problem, LifecycleError) as error:
-            problem = of_error(error)
-            wrong = fields.placed(problem, {field: field for field in _WINDOW})
-            return answer(
-                request, "backfill.html", status=problem.status, wrong=wrong, count=None, **values
-            )
-        # The page only asks a question, and nothing is done yet.
-        present_call().admitted = False
-        return answer(request, "backfill.html", wrong=None, count=count, **values)
-
-
-#: The fields of a backfill.
-_WINDOW = ("after", "until")
-
-
-def _count(row: ScheduleRow, body: Backfill, now: datetime) -> int:
-    """Return the number of due times of a backfill. Raises ``InvalidRequest``."""
-    until = check_window(body, now)
-    found = ScheduleSpec.read(row.definition).due_times(body.after, until)
-    return sum(1 for _ in itertools.islice(found, COUNTED_MAX + 1))
-
-
-def _window(asked: ScheduleForm) -> Backfill:
-    if asked.after is None or asked.until is None:
-        field = "after" if asked.after is None else "until"
-        raise refused(field, "missing; give both times")
-    return Backfill(after=asked.after, until=asked.until)
-
-
-async def _carried_out(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> str:
-    """Carry out the action of the form. Return a sentence about the result."""
-    if asked.do in ("trigger", "backfill"):
-        if asked.do == "trigger":
-            seen = None if asked.seen is None else datetime.fromtimestamp(asked.seen, UTC)
-            begun = await commands.trigger(name, signed(AskSchedule()), seen)
-            lines = begun.row
-            note = begun.note
-        else:
-            lines, note = await commands.backfill(name, signed(_window(asked)))
-        words = ", ".join(
-            f"{line.due_at:%Y-%m-%d %H:%M:%S} UTC {line.decision}" for line in lines[:5]
-        )
-        more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
-        return " ".join(
-            filter(
-                None,
-                (f"{len(lines)} due: {words}{more}." if lines else "Nothing was due then.", note),
-            )
-        )
-    if asked.do == "pause":
-        done = await commands.pause(name, signed(PauseSchedule(reason=asked.reason)))
-    else:
-        done = await (commands.resume(name) if asked.do == "resume" else commands.delete(name))
-    return asked.sentence(done.fresh or asked.do == "delete", done.note)

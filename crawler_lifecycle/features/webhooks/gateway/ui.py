@@ -1,14 +1,12 @@
-"""The web pages of webhooks: a list, a page for each webhook with its deliveries and buttons, and a
-form.
-"""
+"""The web pages of webhooks: a list, the tabs of each webhook, and a form."""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, ClassVar
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, get_args
 
 from fastapi import FastAPI, Request
 from pydantic import Field
@@ -22,22 +20,25 @@ from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts import forms as fields
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
-from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, query_of, read
+from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, read
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
+    RowPage,
     filters_of,
     held,
     held_sorts,
     list_page,
 )
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
+from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Subject
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
 from ..domain.definition import FILTERS, KINDS
 from ..domain.definition import shown as shown_definition
 from ..ports import WebhookRow
-from .answers import DeliveryFilters, WebhookName
+from .answers import DeliveryFilters, DeliveryStatus, WebhookName
 from .commands import (
     PauseWebhook,
     PutWebhook,
@@ -173,6 +174,23 @@ CHOOSER = Chooser(
 )
 
 
+DELIVERIES_OF = Chooser(
+    Subject(
+        "delivery",
+        "seq",
+        columns=DELIVERIES,
+        empty="No event has been sent yet. Test sends the first one.",
+    ),
+    "",
+    facets={"status": "Status"},
+    values={"status": get_args(DeliveryStatus)},
+    presets={"All": {}, "Failed": {"status": "failed"}},
+    newest_first=True,
+)
+#: The maximum number of deliveries that are counted for the tab.
+COUNTED_MAX = 100
+
+
 def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of webhooks."""
     commands = gateway.webhook_commands
@@ -186,29 +204,55 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         filters = filters_of(request, HeldFilters)
         return list_page(request, CHOOSER, filters, held(CHOOSER, rows), now=clock())
 
+    def head(row: WebhookRow) -> dict[str, Any]:
+        """Return the values that all tabs of a webhook need."""
+        sent = views.webhooks.list_webhook_deliveries(row.webhook_id, None, COUNTED_MAX + 1)
+        counted = number(min(len(sent), COUNTED_MAX)) + "+" * (len(sent) > COUNTED_MAX)
+        counts = {"Overview": None, "Deliveries": counted, "Definition": None}
+        return {
+            "head": "webhook_head.html",
+            "webhook": views.of(row),
+            "now": clock(),
+            "seen": gateway.store.events.last_event_seq(),
+            "tabs": tabs_of(WEBHOOK.path(row.name), counts),
+        }
+
     @app.get("/webhooks/{name}")
     async def show_webhook(name: WebhookName, request: Request) -> Response:
-        """Show one webhook and its deliveries."""
-        filters = query_of(request, DeliveryFilters)
+        """Show the state of one webhook."""
+        values = await run_in_threadpool(head, await commands.find(name))
+        return answer(request, "webhook.html", **values)
+
+    @app.get("/webhooks/{name}/deliveries")
+    async def show_deliveries(name: WebhookName, request: Request) -> Response:
+        """List the events that were sent to a webhook, or tried, with the latest first."""
+        filters = filters_of(request, DeliveryFilters)
         row = await commands.find(name)
-        page = await run_in_threadpool(views.deliveries, row, filters)
-        return answer(
-            request,
-            "webhook.html",
-            more=next_page(filters, page.next_page_token),
-            webhook=views.of(row),
-            deliveries=list(map(asdict, page.deliveries)),
-            shown=DELIVERIES,
-            now=clock(),
-            seen=await run_in_threadpool(gateway.store.events.last_event_seq),
-        )
+
+        def found(asked: DeliveryFilters) -> RowPage:
+            page = views.deliveries(row, asked)
+            return RowPage(list(map(asdict, page.deliveries)), page.next_page_token)
+
+        def shown() -> Response:
+            chooser = replace(DELIVERIES_OF, path=WEBHOOK.path(name, "/deliveries"))
+            own = {"template": "webhook_deliveries.html", **head(row)}
+            return list_page(request, chooser, filters, found, **own)
+
+        return await run_in_threadpool(shown)
+
+    @app.get("/webhooks/{name}/definition")
+    async def show_webhook_definition(name: WebhookName, request: Request) -> Response:
+        """Show the definition of a webhook, as the API accepts it."""
+        values = await run_in_threadpool(head, await commands.find(name))
+        definition = values["webhook"].definition
+        return answer(request, "definition.html", definition=definition, **values)
 
     @app.post("/webhooks/{name}")
     async def press_webhook(name: WebhookName, request: Request) -> Response:
         """Test, pause, resume or delete a webhook."""
         asked = read(WebhookForm, await form(request))
         act = functools.partial(_carried_out, commands, name, asked)
-        return await fields.carry_out(request, gateway.once, asked, name, act, clock())
+        return await fields.carry_out(request, gateway.once, asked, name, act)
 
 
 async def _carried_out(commands: WebhookCommands, name: str, asked: WebhookForm) -> str:

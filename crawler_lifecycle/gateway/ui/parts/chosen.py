@@ -26,23 +26,14 @@ from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import (
     ActionForm,
-    ActionNote,
     Once,
-    Outcome,
     carry_out,
     check_shown,
     form,
-    note_outcomes,
-    outcomes_page,
     read,
 )
-from crawler_lifecycle.gateway.ui.parts.lists import (
-    SELECTED_MAX,
-    RowPage,
-    filters_of,
-    here_of,
-    list_page,
-)
+from crawler_lifecycle.gateway.ui.parts.lists import SELECTED_MAX, RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back, note_outcomes
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.subjects import total_words
 from crawler_lifecycle.web.problems import Problem, refused
@@ -78,7 +69,9 @@ class ChosenForm(ActionForm):
 
     typed: str | None = Field(default=None, max_length=40)
     stay: bool = False
-    """True if the list is shown again, with a note about the results."""
+    """True if the form was on a list, which is shown again. Otherwise, it was on the page of the
+    only selected object.
+    """
 
     def chosen(self) -> list[Thing]:
         """Return each selected object once. Raises ``Problem`` 422 if there are none or too
@@ -102,12 +95,18 @@ class ChosenForm(ActionForm):
 async def press(
     request: Request, asked: ChosenForm, find: Find, act: Act, show: Show, now: datetime
 ) -> Response:
-    """Carry out the action for each object, and show the result for each."""
+    """Carry out the action for each object, and show the list or the object's page with a note
+    about each result. Raises the error if the only object of a page does not exist.
+    """
     chosen = asked.chosen()
+    alone = len(chosen) == 1 and not asked.stay
+    if alone:
+        with suppress(RowUnreadable):
+            await find(chosen[0][0])
     if asked.action.danger and (expected := await _unconfirmed(find, chosen, asked)) is not None:
         present_call().admitted = False  # the page only asks a question, and nothing is done yet
         values: dict[str, Any] = {"expected": expected, "asked": asked, "chosen": chosen}
-        return answer(request, "force.html", now=now, here=here_of(request), **values)
+        return answer(request, "force.html", now=now, **values)
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def one(key: str, attempt: int) -> Outcome:
@@ -116,11 +115,10 @@ async def press(
             return Outcome(f"{asked.subject.noun} {key}", asked.subject.path(key), done, text)
 
     outcomes = await asyncio.gather(*(one(*thing) for thing in chosen))
-    if asked.stay:
-        note_outcomes(asked.action.title, outcomes)
-        request.state.done = ActionNote(asked.action.title, outcomes)
-        return await show(request)
-    return outcomes_page(request, asked.action.title, list(outcomes), now)
+    if alone:
+        return go_back(request, asked.action.title, outcomes[0], asked.subject.path(chosen[0][0]))
+    note_outcomes(request, asked.action.title, outcomes)
+    return await show(request)
 
 
 async def _unconfirmed(find: Find, chosen: Sequence[Thing], asked: ChosenForm) -> str | None:
@@ -204,7 +202,7 @@ def add_list(
 
 
 async def press_one(
-    request: Request, kind: type[Any], key: object, find: Find, do: Do, once: Once, now: datetime
+    request: Request, kind: type[Any], key: object, find: Find, do: Do, once: Once
 ) -> Response:
     """Carry out the action of the form on the page of a manager or a graph."""
     asked = read(kind, await form(request))
@@ -214,4 +212,4 @@ async def press_one(
             check_shown(asked.attempt, await find(str(key)))
         return await do(str(key), asked)
 
-    return await carry_out(request, once, asked, key, act, now)
+    return await carry_out(request, once, asked, key, act)

@@ -1,5 +1,5 @@
 """Forms of web pages: strict reading, conversion between their fields and bodies of the API, and
-the results of actions.
+actions on one subject.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.named import NamedCommands
-from crawler_lifecycle.gateway.ui.parts.rendering import LOCAL_TIME, answer
+from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
+from crawler_lifecycle.gateway.ui.parts.rendering import LOCAL_TIME
 from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import (
     FieldError,
@@ -179,24 +179,6 @@ class ActionForm(KeyedForm):
         return f"{text} {note}" if note else text
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of an action on one thing."""
-
-    name: str
-    href: str
-    done: bool
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ActionNote:
-    """The results of an action on selected rows, which the list shows as a note."""
-
-    word: str
-    outcomes: Sequence[Outcome]
-
-
 def check_shown(shown: int, row: Any) -> None:
     """Raise ``NotInThisState`` if the row of a run, manager or graph is no longer in the attempt
     that the form showed.
@@ -237,49 +219,27 @@ class Once:
         return outcome
 
 
-def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: datetime) -> Response:
-    """Return the page with the results of an action, and record them in the access log."""
-    note_outcomes(word, outcomes)
-    return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
-
-
-def note_outcomes(word: str, outcomes: Sequence[Outcome]) -> None:
-    """Record the results of an action in the access log."""
-    for outcome in outcomes:
-        kind, _, subject = outcome.name.partition(" ")
-        present_call().about.append(
-            (kind if subject else None, subject or None, word, outcome.done)
-        )
-
-
 async def carry_out(
-    request: Request,
-    once: Once,
-    asked: ActionForm,
-    key: object,
-    act: Callable[[], Awaitable[str]],
-    now: datetime,
+    request: Request, once: Once, asked: ActionForm, key: object, act: Callable[[], Awaitable[str]]
 ) -> Response:
-    """Carry out an action once, and return the page with its result.
+    """Carry out an action once, and redirect to the page of its subject, which shows the result.
 
     ``act`` carries it out and returns a sentence about the result. ``NotInThisState`` counts as a
-    result, too.
+    result, too. After a deletion, the list of the subjects shows the result.
     """
-    name = f"{asked.subject.noun} {key}"
-    href = asked.subject.path(key)
+    subject = asked.subject
+    name = f"{subject.noun} {key}"
 
     async def carried_out() -> Outcome:
         try:
-            text = await act()
+            return Outcome(name, None, True, await act())
         except NotInThisState as error:
-            return Outcome(name, href, False, str(error))
-        return Outcome(
-            name, f"/{asked.subject.plural}" if asked.do == "delete" else href, True, text
-        )
+            return Outcome(name, None, False, str(error))
 
-    return outcomes_page(
-        request, asked.action.title, [await once(asked.request_key, carried_out)], now
-    )
+    outcome = await once(asked.request_key, carried_out)
+    deleted = outcome.done and asked.do == "delete"
+    path = f"/{subject.plural}" if deleted else subject.path(key)
+    return go_back(request, asked.action.title, outcome, path)
 
 
 #: The maximum number of characters in a typed command line, because splitting it takes some

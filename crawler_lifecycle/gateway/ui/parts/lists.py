@@ -93,15 +93,9 @@ def list_page(
         "acts": acts,
         "selected": selected,
         "can_select_all": "all" in type(filters).model_fields,
-        "here": here_of(request),
     }
     shown = chooser.shown(filters, known or {}, found.token)
     return answer(request, template, now=now, **own, **shown, **values)
-
-
-def here_of(request: Request) -> str:
-    """Return the address of the request, with its query."""
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
 def everything(find: Find, filters: Paging, most: int) -> RowPage:

@@ -44,6 +44,7 @@ from crawler_lifecycle.gateway.ui.parts.formats import (
     step,
     visible,
 )
+from crawler_lifecycle.gateway.ui.parts.notes import COOKIE, note_of
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.subjects import SUBJECTS, Column, Subject, deletion_words, status_word
 from crawler_lifecycle.web.problems import Problem
@@ -141,11 +142,18 @@ MOVES = {
     "showGraph",
     "showSchedules",
     "showSchedule",
+    "showDueTimes",
+    "showScheduleDefinition",
     "showWebhooks",
     "showWebhook",
+    "showDeliveries",
+    "showWebhookDefinition",
     "showCorrections",
     "showAudit",
     "showCrawler",
+    "showCrawlerRuns",
+    "showCrawlerSchedules",
+    "showCrawlerTab",
     "showIncidents",
     "showIncident",
 }
@@ -290,7 +298,7 @@ def html(template: str, **values: Any) -> str:
     """Render a template with these values, and with the name and the role of the caller."""
     who = {"caller": caller_name(), "role": caller_role(), "build": release()}
     return _TEMPLATES.get_template(template).render(
-        who | {"layout": "base.html", "moves": False, "rail": _NO_COUNTS} | values
+        who | {"layout": "base.html", "moves": False, "rail": _NO_COUNTS, "done": None} | values
     )
 
 
@@ -299,13 +307,14 @@ def answer(request: Request, template: str, *, status: int = 200, **values: Any)
     stream.
     """
     alone = ALONE in request.scope
-    done = getattr(request.state, "done", None)
+    note = note_of(request)
     operation = getattr(request.scope.get("route"), "operation_id", None) or ""
     # The list on which an action was carried out is shown again.
-    moves = (operation.replace("press", "show", 1) if done else operation) in MOVES
+    moves = (operation.replace("press", "show", 1) if note else operation) in MOVES
     layout = "main.html" if alone else "base.html"
     rail = getattr(request.state, "rail", _NO_COUNTS)
-    own = {"path": request.url.path, "layout": layout, "moves": moves, "rail": rail, "done": done}
+    own: dict[str, Any] = {"path": request.url.path, "here": here_of(request)}
+    own |= {"layout": layout, "moves": moves, "rail": rail, "done": note}
     text = html(template, **own, **values)
     if alone:
         return Response(text, status, media_type="text/html")
@@ -317,4 +326,12 @@ def answer(request: Request, template: str, *, status: int = 200, **values: Any)
     if len(body) >= _ZIP_FROM and accepts_gzip(request):
         body = gzip.compress(body, 5, mtime=0)
         headers["Content-Encoding"] = "gzip"
-    return Response(body, status, headers, "text/html")
+    response = Response(body, status, headers, "text/html")
+    if note and COOKIE in request.cookies:
+        response.delete_cookie(COOKIE)
+    return response
+
+
+def here_of(request: Request) -> str:
+    """Return the address of the request, with its query."""
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")

@@ -70,6 +70,7 @@ def _checked(row: Document) -> Any:
     return CellLine([checked, *following])
 
 
+TAGS = Column("Tags", lambda row: CellLine([Note(tag, "tag") for tag in row["tags"]]), leaves=2)
 #: A run in the list of the web UI.
 RUNS = replace(
     RUN,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field, StringConstraints
@@ -76,12 +78,19 @@ class RunForm(ChosenForm):
     ]
 
 
-def add_commands(app: FastAPI, commands: Commands, show: Show, clock: Clock) -> None:
-    """Add the route of actions on runs."""
+Press = Callable[[Request, Show], Coroutine[Any, Any, Response]]
+"""Carries out the action of a form on runs, and shows their list, or the page of the only run."""
+
+
+def add_commands(app: FastAPI, commands: Commands, show: Show, clock: Clock) -> Press:
+    """Add the route of actions on runs. Return the function that carries them out."""
 
     @app.post("/runs")
     async def press_runs(request: Request) -> Response:
         """Carry out the action, and show its result for each run."""
+        return await pressed(request, show)
+
+    async def pressed(request: Request, show: Show) -> Response:
         asked = read(RunForm, await form(request))
         if asked.do == "delete" and not may("deleteRun"):
             raise Problem(
@@ -99,6 +108,8 @@ def add_commands(app: FastAPI, commands: Commands, show: Show, clock: Clock) -> 
             return await commands.find(int(key))
 
         return await press(request, asked, find, act, show, clock())
+
+    return pressed
 
 
 async def _do(
@@ -131,21 +142,23 @@ class PageFilters(RunFilters):
     all: bool = False
 
 
+def run_rows(views: RunViews, filters: PageFilters) -> RowPage:
+    """Return the runs that match the filters, as rows of a list. This call blocks."""
+    page, tasks = views.listed(filters)
+    rows = []
+    for run in page.runs:
+        counts = tasks[run.run_id].counts.positive()
+        rows.append(run.model_dump() | {"waits": run.waits, "counts": counts})
+
+    def total() -> str:
+        return total_words(*views.counted(filters, page))
+
+    return RowPage(rows, page.next_page_token, page.note, total)
+
+
 def add_runs(app: FastAPI, views: RunViews, runs: RunReader) -> Show:
     """Add the list of runs. Return the function that shows it."""
     kept = TtlCache(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
-
-    def listed(filters: PageFilters) -> RowPage:
-        page, tasks = views.listed(filters)
-        rows = []
-        for run in page.runs:
-            counts = tasks[run.run_id].counts.positive()
-            rows.append(run.model_dump() | {"waits": run.waits, "counts": counts})
-
-        def total() -> str:
-            return total_words(*views.counted(filters, page))
-
-        return RowPage(rows, page.next_page_token, page.note, total)
 
     @app.get("/runs")
     async def show_runs(request: Request) -> Response:
@@ -154,6 +167,7 @@ def add_runs(app: FastAPI, views: RunViews, runs: RunReader) -> Show:
         known = await kept.own.read_within(VALUES_WAIT_S) or {}
         acts = ACTS if may("pressRuns") else ()
         now = views.clock()
+        listed = partial(run_rows, views)
         return await run_in_threadpool(
             list_page, request, CHOOSER, filters, listed, now=now, acts=acts, known=known
         )

@@ -25,8 +25,9 @@ from crawler_lifecycle.gateway.runs.requests import ResendExport
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.formats import size
-from crawler_lifecycle.gateway.ui.parts.forms import Outcome, form, outcomes_page, query_of, read
+from crawler_lifecycle.gateway.ui.parts.forms import form, query_of, read
 from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
 from crawler_lifecycle.gateway.ui.runs.columns import TASKS
 from crawler_lifecycle.gateway.ui.runs.figures import (
@@ -42,6 +43,7 @@ from crawler_lifecycle.gateway.ui.runs.story import picture
 from crawler_lifecycle.gateway.ui.runs.why import FAILED, ErrorLines
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.subjects import RUN
 
 #: The maximum number of corrections that are read.
 CORRECTIONS_MAX = 200
@@ -197,8 +199,8 @@ def add_run(
         read(AgainForm, await form(request))
         outcome = await deliveries.resend(run_id, ResendExport())
         text = outcome.note or "The deliveries are repeated."
-        sent = Outcome(f"run {run_id}", f"/runs/{run_id}", True, text)
-        return outcomes_page(request, "Send again", [sent], clock())
+        sent = Outcome(f"run {run_id}", None, True, text)
+        return go_back(request, "Send again", sent, RUN.path(run_id))
 
 
 def drawn(store: Store, values: dict[str, Any]) -> Any:
