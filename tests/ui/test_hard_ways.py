@@ -35,7 +35,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
     run_id = number(page)
     until(lambda: harness.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page.get_by_role("button", name="Stop", exact=True).click()
-    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
+    expect(page.get_by_role("status", name="Result")).to_contain_text("1 of 1 carried out")
     until(lambda: harness.status(run_id) == "FAILED", "the end")
     page.goto("/runs?status=FAILED")
     # The browser's own words: the tool's search for texts leaves out what is in <noscript>.
@@ -43,7 +43,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
     expect(row(page, run_id)).to_contain_text("cancelled")
     page.get_by_role("link", name=str(run_id), exact=True).click()
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
+    expect(page.get_by_role("status", name="Result")).to_contain_text("1 of 1 carried out")
 
 
 def bar(page: Page) -> Locator:

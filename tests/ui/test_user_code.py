@@ -39,7 +39,8 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(harness: Harness, visito
     expect(page.get_by_role("main")).to_contain_text("02:30:00 +0100")
 
     page.get_by_role("button", name="Run now").click()
-    page.goto("/schedules/prices")
+    expect(page.get_by_role("status", name="Result")).to_contain_text("1 due:")
+    page.goto("/schedules/prices/due-times")
     until(
         lambda: harness.gateway.get("/v1/schedules/prices/firings")["firings"],
         "the line of what was pressed",
@@ -55,6 +56,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(harness: Harness, visito
     expect(line).to_contain_text("the shop moves")
 
     line.get_by_role("link", name="prices").click()
+    page.get_by_role("navigation", name="Tabs").get_by_role("link", name="Backfill").click()
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     page.get_by_label("Due after").fill(f"{today - timedelta(days=3):%FT%T}")
     page.get_by_label("up to").fill(f"{today - timedelta(days=1):%FT%T}")
@@ -64,7 +66,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(harness: Harness, visito
         lambda: len(harness.gateway.get("/v1/schedules/prices/firings")["firings"]) == 3,
         "the lines of what was backfilled",
     )
-    page.goto("/schedules/prices")
+    page.goto("/schedules/prices/due-times")
     expect(table.get_by_role("row")).to_have_count(4)
     page.get_by_label("More actions").click()
     page.get_by_role("button", name="Delete").click()
@@ -96,15 +98,16 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(
         harness.thaw("worker")
     page = visitor.open("/schedules")
     expect(page.get_by_role("row").filter(has_text="tides")).to_contain_text("missed")
-    page.get_by_role("link", name="tides", exact=True).click()
+    page.goto("/schedules/tides/due-times")
     line = page.get_by_role("region", name="Due times").get_by_role("row").last
     expect(line).to_contain_text("missed")
+    page.get_by_role("navigation", name="Tabs").get_by_role("link", name="Backfill").click()
     page.get_by_label("Due after").fill(f"{due - timedelta(seconds=1):%FT%T}")
     page.get_by_label("up to").fill(f"{due:%FT%T}")
     page.get_by_role("button", name="Backfill …").click()
     page.get_by_role("button", name="Backfill 1").click()
-    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
-    page.get_by_role("link", name="Go to schedule tides").click()
+    expect(page.get_by_role("status", name="Result")).to_contain_text("1 of 1 carried out")
+    page.goto("/schedules/tides/due-times")
     expect(line).to_contain_text("it was missed")
     line.get_by_role("link", name=re.compile(r"^run \d+$")).click()
     expect(now(page)).to_contain_text("done")

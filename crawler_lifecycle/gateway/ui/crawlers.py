@@ -77,7 +77,7 @@ RUNS_OF = replace(
     LIST,
     subject=replace(
         LIST.subject,
-        columns=[TAGS if one.title == "Crawler" else one for one in LIST.subject.columns],
+        columns=[TAGS if column.title == "Crawler" else column for column in LIST.subject.columns],
         empty="This crawler has no runs yet. Start one, and it is listed here.",
     ),
     about="Tag, flow, argument, number",

@@ -147,7 +147,8 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         }
         if may("pressSchedule"):
             counts["Backfill"] = None
-        return {
+        counts["Definition"] = None
+        values: dict[str, Any] = {
             "head": "schedule_head.html",
             "schedule": views.of(row),
             "spec": None if row.paused_at else spec,
@@ -158,8 +159,9 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             "now": now,
             "temporal": gateway.temporal_page("schedules", temporal_schedule_id(row.name)),
             "seen": int(newest[0].due_at.timestamp()) if newest else 0,
-            "tabs": tabs_of(SCHEDULE.path(row.name), {**counts, "Definition": None}),
         }
+        values["tabs"] = tabs_of(SCHEDULE.path(row.name), counts)
+        return values
 
     @app.get("/schedules/{name}")
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
@@ -191,7 +193,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
         def found(asked: FiringFilters) -> RowPage:
             page, token = views.due(row, asked)
-            return RowPage([Firing.of(one).model_dump() for one in page], token)
+            return RowPage([Firing.of(due).model_dump() for due in page], token)
 
         def shown() -> Response:
             chooser = replace(DUE_TIMES, path=SCHEDULE.path(name, "/due-times"))

@@ -209,13 +209,14 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         sent = views.webhooks.list_webhook_deliveries(row.webhook_id, None, COUNTED_MAX + 1)
         counted = number(min(len(sent), COUNTED_MAX)) + "+" * (len(sent) > COUNTED_MAX)
         counts = {"Overview": None, "Deliveries": counted, "Definition": None}
-        return {
+        values: dict[str, Any] = {
             "head": "webhook_head.html",
             "webhook": views.of(row),
             "now": clock(),
             "seen": gateway.store.events.last_event_seq(),
-            "tabs": tabs_of(WEBHOOK.path(row.name), counts),
         }
+        values["tabs"] = tabs_of(WEBHOOK.path(row.name), counts)
+        return values
 
     @app.get("/webhooks/{name}")
     async def show_webhook(name: WebhookName, request: Request) -> Response:
