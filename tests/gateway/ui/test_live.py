@@ -23,6 +23,8 @@ from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Counters
+from crawler_lifecycle.gateway.access.slots import Slots
+from crawler_lifecycle.gateway.ttl_cache import CachedAnswer
 from crawler_lifecycle.gateway.ui import live
 from crawler_lifecycle.gateway.ui.parts import rendering
 from crawler_lifecycle.ports.polls import LiveCounters
@@ -51,6 +53,24 @@ async def until(screen: AsyncIterator[Sse], fits: Callable[[Sse], bool]) -> Sse:
         if fits(event):
             return event
     raise AssertionError("the stream ended before")
+
+
+@pytest.mark.parametrize(
+    ("path", "about"),
+    [
+        ("/", "runs"),
+        ("/runs/7/log", "runs/7"),
+        ("/schedules/nightly/due-times", "schedules/nightly"),
+        ("/corrections", "corrections"),
+    ],
+)
+def test_events_about_a_subject_update_all_its_tabs(path: str, about: str) -> None:
+    async def render() -> str:
+        return ""
+
+    marks: CachedAnswer[live.Marks] = CachedAnswer(lambda: render(), 1.0)  # type: ignore[arg-type, return-value]
+    screen = live.Screen(path, render, marks, Slots(1, 1))
+    assert (screen.about, screen.run_id) == (about, 7 if about == "runs/7" else None)
 
 
 def targets(event: Sse) -> list[str]:

@@ -72,6 +72,7 @@ def test_a_press_on_a_page_goes_back_to_it_with_a_note_that_is_shown_once(
     assert results(browser.get("/runs")) == [], "another window does not take the note"
     assert results(browser.get("/runs/1"))[0][:2] == ("run 1", True)
     assert results(browser.get("/runs/1")) == []
+    assert press(browser, "poll", "99.1").status_code == 404
     for odd in ("", "x", "AAAA", "%00", "eA=="):
         browser.cookies.set("crawl_note", odd)
         assert browser.get("/runs/1").status_code == 200

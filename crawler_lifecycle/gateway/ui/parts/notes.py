@@ -93,7 +93,7 @@ def note_of(request: Request) -> ActionNote | None:
         mark, word, done, name, text = body.decode().split("\0", 4)
     except ValueError:
         return None  # somebody else wrote it
-    if mark != _mark(request.url.path):
+    if mark != _mark(request.scope["path"]):
         return None
     return ActionNote(word, [Outcome(name, None, bool(done), text)])
 
