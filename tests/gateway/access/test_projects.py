@@ -75,6 +75,7 @@ OF_A: Mapping[str, object] = {
         "project": "default",
         "spider": "plain",
         "crawler": "plain",
+        "tab": "failures",
         "incident_id": FIRST + 1,
         "key": "0" * 32,
         "number": 1,
@@ -115,6 +116,7 @@ BODIES: Mapping[str, Any] = {
 }
 FORMS: Mapping[str, Mapping[str, object]] = {
     "pressRuns": {"do": "stop", "run": f"{RUN}.1"},
+    "pressCrawlerRuns": {"do": "stop", "run": f"{RUN}.1", "stay": "true"},
     "pressExport": {"what": "again"},
     "pressManager": {"do": "pause", "attempt": "1"},
     "pressManagers": {"do": "pause", "manager": f"{MANAGER}.1"},
