@@ -596,18 +596,28 @@ MANAGER = Subject(
     empty="There are no managers. A manager starts one run after another, with a limit "
     "on parallel runs. Start it with crawlctl manager start, the API or a schedule.",
 )
-JOBS = (
-    Column("Job", of("item_id"), right=True),
-    Column("Number", of("seq"), right=True),
-    Column("Retry", of("retry"), right=True),
-    Column("State", of("state")),
-    Column("Run", _itself("runs", "run_id"), right=True),
-    Column("Outcome", of("outcome")),
-    Column("Spider", lambda row: (row.get("job") or {}).get("spider")),
-    Column("Arguments", lambda row: plain((row.get("job") or {}).get("spider_args") or {})),
-    _wide("Position", of("position"), right=True),
-    _wide("Tags", lambda row: words("tags")(row.get("job") or {})),
-    Column("Why", first("error", "unreadable")),
+JOB = Subject(
+    "job",
+    "item_id",
+    columns=(
+        Column("Job", of("item_id"), right=True),
+        Column("Number", of("seq"), right=True, leaves=4),
+        Column("Retry", of("retry"), right=True, leaves=2),
+        Column("State", lambda row: Word(row.get("state"), why=_why(row))),
+        Column("Run", _itself("runs", "run_id"), right=True),
+        Column("Outcome", of("outcome"), leaves=1),
+        Column("Spider", lambda row: (row.get("job") or {}).get("spider"), leaves=2),
+        Column(
+            "Arguments",
+            lambda row: plain((row.get("job") or {}).get("spider_args") or {}),
+            fills=True,
+        ),
+        _wide("Position", of("position"), right=True),
+        _wide("Tags", lambda row: words("tags")(row.get("job") or {})),
+        _drawn("Why", first("error", "unreadable")),
+    ),
+    empty="The manager has no jobs yet. It reads them from its source, or they are added with "
+    "crawlctl manager add or the API.",
 )
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -681,6 +691,59 @@ GRAPH = Subject(
     ),
     empty="There are no graphs. A graph consists of runs and functions that depend on each other. "
     "Start it with crawlctl graph start, the API or a schedule.",
+)
+
+
+def does(row: Document) -> str:
+    """Return the function, crawler or class that a step executes."""
+    job = row.get("job") or {}
+    return str(job.get("call") or job.get("crawler") or job.get("plan") or job.get("name") or "")
+
+
+def _step(row: Document) -> Cell:
+    return Link(row["path"], row["href"]) if "href" in row else row.get("path")
+
+
+def _step_state(row: Document) -> Word:
+    ending = " (ending)" if row.get("ending") else ""
+    return Word(f"{state_word(row.get('state'))}{ending}", why=[row.get("reason")])
+
+
+STEP = Subject(
+    "step",
+    "path",
+    columns=(
+        Column("Step", _step),
+        Column("Kind", of("kind"), leaves=2),
+        Column("Does", does, leaves=3),
+        Column("State", _step_state, fills=True),
+        _page("Outcome", of("outcome"), leaves=1),
+        _page("Errors", lambda row: JsonDetails(row["errors"]) if row["errors"] else None),
+        Column(
+            "Tries",
+            lambda row: f"{row.get('tries')}/{row.get('max_attempts')}",
+            right=True,
+            leaves=2,
+        ),
+        Column(
+            "Run",
+            lambda row: _itself("managers" if row.get("kind") == "manager" else "runs", "run_id")(
+                row
+            ),
+            right=True,
+        ),
+        _wide("After", words("deps"), page=True),
+        _page("Started", at("started_at"), leaves=3),
+        _page("Took", lambda row: Took(row["started_at"], row["ended_at"]), right=True, leaves=1),
+        _drawn("Why", of("reason")),
+    ),
+    actions=(
+        Action("retry", "Retry"),
+        Action("fresh", "Retry with new runs", body={"fresh": True}, via="retry"),
+        Action("cancel", "Cancel", asks=_REASON),
+    ),
+    empty="The graph has no steps. The steps of a draft are listed as soon as it starts, and those "
+    "of a graph that ended long ago were removed.",
 )
 
 # --- schedules ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from crawler_lifecycle.gateway.ui.ledger import add_ledger
 from crawler_lifecycle.gateway.ui.live import add_stream
 from crawler_lifecycle.gateway.ui.login import add_login
 from crawler_lifecycle.gateway.ui.parts.rendering import add_assets
-from crawler_lifecycle.gateway.ui.runs.commands import add_commands, add_runs
+from crawler_lifecycle.gateway.ui.runs.commands import add_runs
 from crawler_lifecycle.gateway.ui.runs.head import RunHead
 from crawler_lifecycle.gateway.ui.runs.reading import add_files, add_items, add_log
 from crawler_lifecycle.gateway.ui.runs.run import add_run
@@ -37,16 +37,16 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_fleet(app, store, gateway.fleet, gateway.health)
     # Before the runs, or "new" would be a run.
     add_start(app, gateway.commands, gateway.crawlers, store)
-    show_runs = add_runs(app, views, store.runs)
+    runs = gateway.run_list
+    add_runs(app, runs)
     head = RunHead(store, views, gateway.temporal_page)
     add_run(app, store, head, ErrorLines(gateway.reader), gateway.deliveries)
     add_log(app, gateway.reader, head)
     add_files(app, gateway.files, head, store.runs)
     add_items(app, gateway.items, head)
-    press = add_commands(app, gateway.commands, show_runs, clock)
     schedules_of = gateway.schedule_views.of_crawler
-    crawler_pages = CrawlerPages(store, gateway.crawlers, clock, schedules_of)
-    add_crawlers(app, crawler_pages, views, press)
+    crawler_pages = CrawlerPages(store, runs, gateway.crawlers, clock, schedules_of)
+    add_crawlers(app, crawler_pages, runs)
     add_search(app, store, gateway.fleet, views, clock)
     add_pool_page(app, store.pools, clock)
     add_ledger(app, store, views, gateway.workflows, gateway.once)

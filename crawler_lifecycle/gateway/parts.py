@@ -47,6 +47,7 @@ from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.gateway.ui.parts.forms import Once
+from crawler_lifecycle.gateway.ui.runs.commands import RunList
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
 from crawler_lifecycle.store.notes import SameSettings
@@ -128,6 +129,7 @@ class Gateway:
         self.views = RunViews(store, blocked, clock)
         parts = (store.initiation, store.additions, store.stops, store.runs, store.deletion)
         self.commands = Commands(*parts, workflows, crawlers, clock)
+        self.run_list = RunList(self.views, self.commands)
         self.deliveries = Deliveries(
             store.runs, store.events, store.exports, workflows, self.archive
         )

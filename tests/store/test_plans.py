@@ -40,7 +40,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
-from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepState
+from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepKind, StepState
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, JobState
 from crawler_lifecycle.features.managers.ports import UserCodeRow
@@ -963,7 +963,11 @@ def graphs(harness: Harness, size: Size) -> None:
     store.outline(graphed.id)
     store.find_graph(graphed.row.key)
     store.list_steps(graphed.id, 3000, states=[StepState.COMPLETED])
+    store.list_steps(graphed.id, search="f7", kinds=[StepKind.FUNCTION])
     store.list_steps(graphed.id, paths=[f"f{n}" for n in range(700)])
+    store.count_listed_steps(graphed.id)
+    store.count_listed_steps(graphed.id, states=[StepState.COMPLETED], kinds=[StepKind.FUNCTION])
+    store.count_listed_steps(graphed.id, search="f7")
     numbers = [one.number for one in work]
     list(store.results(graphed.id, numbers))
     list(store.result(graphed.id, numbers[0]))

@@ -9,7 +9,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.e2e.harness import Harness, until
 from tests.ui.browser import Visitor
@@ -160,14 +160,16 @@ def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.locator("#drawing svg")).to_be_visible()
     name = page.url.rpartition("/")[2]
-    expect(page.get_by_role("region", name="Steps")).to_contain_text("publish")
+    failing = page.get_by_role("region", name="Failing steps", exact=True)
+    expect(failing).to_contain_text("publish")
     until(lambda: harness.gateway.get(f"/v1/graphs/{name}")["state"] == "discarded", "its end")
+    page.get_by_role("navigation", name="Tabs").get_by_role("link", name="Steps").click()
     step = page.get_by_role("region", name="Steps").get_by_role("row").filter(has_text="publish")
     expect(step).to_contain_text("failed")
     step.get_by_role("checkbox").check()
-    page.get_by_role("button", name="Retry steps").click()
+    page.get_by_role("button", name="Retry", exact=True).click()
+    expect(page.get_by_role("status", name="Result")).to_contain_text("1 step changed")
     until(lambda: harness.gateway.get(f"/v1/graphs/{name}")["state"] == "completed", "its good end")
-    page.goto(f"/graphs/{name}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
     expect(step).to_contain_text("completed")
 
@@ -217,6 +219,23 @@ def test_a_large_graph_is_folded_searched_and_keeps_what_one_looks_at(
     expect(fan).to_contain_text("260 steps, cancelled")
     page.reload()
     expect(here).to_contain_text("page_250")
+
+    def failing(route: Route) -> None:
+        response = route.fetch()
+        document = response.json()
+        [node] = [one for one in document["nodes"] if one["path"] == "page_77"]
+        node["state"] = "discarded"
+        route.fulfill(response=response, json=document)
+
+    page.route("**/picture?expand=*", failing)
+    page.goto(f"/graphs/{body['id']}/runs")
+    page.goto(f"/graphs/{body['id']}")
+    expect(here).to_contain_text("page_77")
+    expect(page.get_by_role("button", name="Next failed (1)")).to_be_enabled()
+    assert "#" not in page.url, "nobody chose this step"
+    here.click()
+    expect(page).to_have_url(re.compile(r"/steps\?path=page_77$"))
+    expect(page.get_by_role("row", name="page_77")).to_contain_text("cancelled")
 
     phone = visits(visitor.origin, viewport={"width": 390, "height": 844}, has_touch=True).open(
         f"/graphs/{body['id']}"

@@ -30,7 +30,7 @@ from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.subjects import GRAPH as SUBJECT
-from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of, plain, steps, words
+from crawler_lifecycle.subjects import STEP, TERMINAL, At, Cell, Document, does, plain, steps
 
 if TYPE_CHECKING:
     from .domain.spec import GraphSpec
@@ -43,26 +43,7 @@ def _line(row: Document) -> str:
     return clean(head + (f": {said}" if said else ""))
 
 
-def does(row: Document) -> str:
-    """Return the function, crawler or class that a step executes."""
-    job = row.get("job") or {}
-    return str(job.get("call") or job.get("crawler") or job.get("plan") or job.get("name") or "")
-
-
 GRAPH = Kind(SUBJECT, _line, again="retry")
-STEPS = (
-    Column("Step", of("path")),
-    Column("Kind", of("kind")),
-    Column("Does", does),
-    Column(
-        "State",
-        lambda row: f"{state_word(row.get('state'))}{' (ending)' if row.get('ending') else ''}",
-    ),
-    Column("Tries", lambda row: f"{row.get('tries')}/{row.get('max_attempts')}", right=True),
-    Column("Run", of("run_id"), right=True),
-    Column("After", words("deps"), wide=True),
-    Column("Why", of("reason")),
-)
 
 Key = Annotated[str, Parameter(help="the graph's id")]
 Keys = Annotated[str, Parameter(help="more graphs")]
@@ -253,7 +234,7 @@ def describe(
         show_facts(SUBJECT.known(found))
         if listed:
             print()
-            show_rows(rows, STEPS, empty="no such steps")
+            show_rows(rows, STEP.columns, empty="no such steps")
 
     emit({**found, "steps": rows} if listed else found, names=[graph], table=table)
     ended = status_of(found)[0] in TERMINAL

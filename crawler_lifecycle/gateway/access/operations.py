@@ -143,9 +143,10 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.READ, page=True),
         """showFleet showParts showRuns showRun showTasks showTimeline showRequest showLog showFiles
         showFile showSearch showItems showCrawlers showCrawler showCorrections showManagers
-        showManager showGraphs showGraph showSchedules showSchedule showPools showIncidents
-        showIncident joinChannel leaveChannel showCrawlerRuns showCrawlerSchedules showCrawlerTab
-        showDueTimes showScheduleDefinition""",
+        showManager showManagerJobs showManagerRuns showGraphs showGraph showGraphSteps
+        showGraphRuns showSchedules showSchedule showPools showIncidents showIncident joinChannel
+        leaveChannel showCrawlerRuns showCrawlerSchedules showCrawlerTab showDueTimes
+        showScheduleDefinition""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),
@@ -153,8 +154,9 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (
         Access(Role.OPERATE, page=True),
         """showStart showStartManager showStartGraph pressRuns pressExport pressManager
-        pressManagers pressGraph pressGraphs pressSchedule showPutSchedule pressPutSchedule
-        pressIncident pressCrawlerRuns showBackfill""",
+        pressManagers pressManagerRuns pressGraph pressGraphSteps pressGraphRuns pressGraphs
+        pressSchedule showPutSchedule pressPutSchedule pressIncident pressCrawlerRuns
+        showBackfill""",
     ),
     (
         Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True),

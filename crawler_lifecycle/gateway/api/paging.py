@@ -109,12 +109,13 @@ def one_of(words: Mapping[str, str]) -> BeforeValidator:
     return BeforeValidator(check, json_schema_input_type=Literal[tuple(words)])
 
 
+SearchText = Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)]
+
+
 class SearchParameters(OfProject):
     """Parameters of a list that can be searched and sorted."""
 
-    search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = (
-        None
-    )
+    search: SearchText = None
     sort: str | None = None
 
     def check(self) -> None:

@@ -21,17 +21,14 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.unknown import similar
-from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import brought_less
-from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind, run_seconds
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
-    RowPage,
     filters_of,
     held,
     held_sorts,
@@ -40,12 +37,11 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.gateway.ui.runs.columns import TAGS, crawler_link
-from crawler_lifecycle.gateway.ui.runs.commands import ACTS, PageFilters, Press, run_rows
-from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as LIST
+from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER, RunList
 from crawler_lifecycle.ports.runs import BriefRun, Ends
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import GRAPH, SCHEDULE
-from crawler_lifecycle.web.problems import Problem, refused
+from crawler_lifecycle.web.problems import Problem
 
 #: The number of newest runs that the pages of a crawler compare.
 EACH = 50
@@ -59,8 +55,6 @@ REASONS = 8
 LISTED_MAX = 20
 #: The periods, in days, for which the page counts good runs.
 DAYS = (7, 30)
-#: The maximum number of runs that are counted for the tab.
-COUNTED_MAX = 1000
 
 CrawlerName = Annotated[str, Path(max_length=200)]
 
@@ -74,14 +68,16 @@ class CrawlerTab(StrEnum):
 
 
 RUNS_OF = replace(
-    LIST,
+    CHOOSER,
     subject=replace(
-        LIST.subject,
-        columns=[TAGS if column.title == "Crawler" else column for column in LIST.subject.columns],
+        CHOOSER.subject,
+        columns=[
+            TAGS if column.title == "Crawler" else column for column in CHOOSER.subject.columns
+        ],
         empty="This crawler has no runs yet. Start one, and it is listed here.",
     ),
     about="Tag, flow, argument, number",
-    facets={name: word for name, word in LIST.facets.items() if name != "crawler"},
+    facets={name: word for name, word in CHOOSER.facets.items() if name != "crawler"},
 )
 _COLUMNS = [column for column in SCHEDULE.columns if column.title != "Begins"]
 SCHEDULES_OF = Chooser(
@@ -105,6 +101,7 @@ class CrawlerPages:
     """
 
     store: Store
+    runs: RunList
     crawlers: Crawlers
     clock: Clock
     schedules: Callable[[str], list[dict[str, Any]]]
@@ -131,7 +128,6 @@ class CrawlerPages:
     ) -> dict[str, Any]:
         path = crawler_link(name).path
         last = self.store.runs.list_runs(crawler=name, limit=1)
-        counted = self.store.runs.count_found(COUNTED_MAX + 1, crawler=name)
         values: dict[str, Any] = {
             "head": "crawler_head.html",
             "name": name,
@@ -151,7 +147,7 @@ class CrawlerPages:
         arguments = {*(crawler.args if crawler else ()), *values["args"]}
         counts = {
             "Overview": None,
-            "Runs": number(min(counted, COUNTED_MAX)) + "+" * (counted > COUNTED_MAX),
+            "Runs": self.runs.counted(crawler=name),
             "Failures": number(ends.failed - ends.stopped),
             "Fields": number(len(values["fields"])),
             "Schedules": number(len(values["schedules"])),
@@ -180,7 +176,7 @@ class CrawlerPages:
         }
 
 
-def add_crawlers(app: FastAPI, pages: CrawlerPages, views: RunViews, press: Press) -> None:
+def add_crawlers(app: FastAPI, pages: CrawlerPages, runs: RunList) -> None:
     """Add the web pages of a crawler."""
 
     @app.get("/crawlers/{crawler}")
@@ -193,30 +189,13 @@ def add_crawlers(app: FastAPI, pages: CrawlerPages, views: RunViews, press: Pres
     @app.get("/crawlers/{crawler}/runs")
     async def show_crawler_runs(crawler: CrawlerName, request: Request) -> Response:
         """List the runs of one crawler that match the filters in the address, newest first."""
-        filters = filters_of(request, PageFilters)
-        if filters.crawler is not None:
-            raise refused("crawler", "the address already names the crawler; omit it")
-        values = await pages.read(crawler)
-
-        def found(asked: PageFilters) -> RowPage:
-            return run_rows(views, asked.model_copy(update={"crawler": crawler}))
-
-        return await run_in_threadpool(
-            list_page,
-            request,
-            replace(RUNS_OF, path=f"{crawler_link(crawler).path}/runs"),
-            filters,
-            found,
-            template="list_tab.html",
-            tab="Runs",
-            acts=ACTS if may("pressCrawlerRuns") else (),
-            **values,
-        )
+        chooser = replace(RUNS_OF, path=f"{crawler_link(crawler).path}/runs")
+        return await runs.tab(request, chooser, {"crawler": crawler}, await pages.read(crawler))
 
     @app.post("/crawlers/{crawler}/runs")
     async def press_crawler_runs(crawler: CrawlerName, request: Request) -> Response:
         """Carry out an action on selected runs of one crawler."""
-        return await press(request, partial(show_crawler_runs, crawler))
+        return await runs.pressed(request, partial(show_crawler_runs, crawler))
 
     @app.get("/crawlers/{crawler}/schedules")
     async def show_crawler_schedules(crawler: CrawlerName, request: Request) -> Response:

@@ -41,6 +41,7 @@ from crawler_lifecycle.features.graphs.domain.spec import (
     StepState,
 )
 from crawler_lifecycle.features.graphs.ports import ExecutionEnd, GraphFence
+from crawler_lifecycle.features.graphs.store.reads import StepQuery
 from crawler_lifecycle.features.graphs.store.unrecorded import RUNS
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base import search
@@ -142,6 +143,23 @@ def test_a_graph_exists_wholly_or_not_at_all(
     assert x.job["args"] == {"path": "g/x"}
     assert graphs.context(made.graph_id, x.number) == ['{"a":"ü"}'.encode(), '{"b":"ü"}'.encode()]
     assert graphs.context(made.graph_id, None) == ['{"a":"ü"}'.encode()]
+
+
+def test_steps_are_found_by_state_kind_and_a_part_of_their_path(harness: Harness) -> None:
+    graphed = Graphed.made(harness, [group("G"), step("G/a_1"), step("G/a21"), step("b%", "G")])
+    graphs = harness.store.graphs
+    every: dict[str, StepQuery] = {
+        "G G/a_1 G/a21 b%": {},
+        "G G/a_1 G/a21": {"search": "g"},
+        "G/a_1": {"search": "A_"},
+        "b%": {"search": "%", "kinds": [StepKind.FUNCTION], "states": [S.SUSPENDED]},
+        "G": {"kinds": [StepKind.GRAPH]},
+        "": {"search": "g", "states": [S.COMPLETED]},
+    }
+    for paths, asked in every.items():
+        assert [one.path for one in graphs.list_steps(graphed.id, **asked)] == paths.split()
+        assert graphs.count_listed_steps(graphed.id, **asked) == len(paths.split()), asked
+    assert graphs.list_steps(graphed.id, search="a", paths=["b%"]) == []
 
 
 def test_pages_of_another_graph_make_none(harness: Harness) -> None:

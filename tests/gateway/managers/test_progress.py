@@ -65,7 +65,7 @@ def test_each_job_is_in_one_part_of_the_bar_and_a_rare_one_is_seen() -> None:
     assert min(part.width for part in parts) >= LEAST
     assert [part.x for part in parts[1:]] == [part.x + part.width for part in parts[:-1]]
     assert parts[-1].x + parts[-1].width <= WIDTH
-    assert parts[0].href == "/managers/7?state=buffered&state=delayed&state=queued#jobs"
+    assert parts[0].href == "/managers/7/jobs?state=buffered&state=delayed&state=queued"
     assert parts[3].href == "/runs?parent=w&status=FAILED"
     assert [(part.kind, part.jobs) for part in parts_of(manager(jobs={"ended": 3, "good": 1}))][
         1
@@ -99,7 +99,7 @@ def test_each_job_is_in_one_part_of_the_bar_and_a_rare_one_is_seen() -> None:
         ({"started_at": None}, "It has not begun: 0 jobs running"),
         (
             {"live": 1200, "cap": 3000},
-            "It works: 1\u202f200 jobs of at most 3\u202f000 run",
+            "It is working: 1\u202f200 jobs running (at most 3\u202f000)",
         ),
     ],
 )

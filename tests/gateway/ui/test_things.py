@@ -148,22 +148,6 @@ def test_a_manager_is_paused_capped_and_stopped(harness: Harness, browser: TestC
     assert press(browser, path, "limit", cap="-1", **seen).status_code == 422
 
 
-def test_steps_of_a_graph_are_cancelled_and_retried(harness: Harness, browser: TestClient) -> None:
-    steps = [{"path": name, "kind": "crawl", "job": {"crawler": "plain"}} for name in ("a", "b")]
-    assert browser.post("/v1/graphs", json={"id": "nightly: 1", "steps": steps}).status_code == 202
-    path = "/graphs/nightly%3A%201"
-    page = browser.get(path)
-    assert 'data-source="/v1/graphs/nightly%3A%201/picture"' in page.text
-    attempt = re.findall(r'name="attempt" value="(\d+)"', page.text)[0]
-    form = {"key": uuid.uuid4().hex, "do": "cancel", "attempt": attempt, "step": "a"}
-    first, again = (results(followed(browser, browser.post(path, data=form))) for _ in range(2))
-    assert first == again
-    assert "1 step changed" in first[0][2]
-    assert "cancelled" in words(browser.get(f"{path}?state=cancelled"))
-    assert "1 step changed" in words(press(browser, path, "retry", attempt=attempt, step="a"))
-    assert "The stop is recorded." in words(press(browser, path, "stop", attempt=attempt))
-
-
 def told(answer: Any) -> list[tuple[str, str, str]]:
     """What became of each chosen thing: its name, whether it was carried out, and the words."""
     found = [(name, "yes" if done else "no", text) for name, done, text in results(answer)]

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.api.lists import ResultPage
-from crawler_lifecycle.gateway.api.paging import Paging, SearchParameters, one_of, order
+from crawler_lifecycle.gateway.api.paging import Paging, SearchParameters, SearchText, one_of, order
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.owned import OwnedViews
@@ -24,9 +24,10 @@ from crawler_lifecycle.gateway.runs.commands import existing
 from crawler_lifecycle.subjects import GRAPH
 from crawler_lifecycle.web.problems import Problem
 
-from ..domain.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
+from ..domain.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepKind, StepState
 from ..ports import GraphRow, StepRow
 from ..store.graphs import GraphStore
+from ..store.reads import StepQuery
 from ..store.unit import SORTS
 from .commands import OPEN
 
@@ -57,13 +58,21 @@ class GraphFilters(_Pages, SearchParameters):
 
 
 class StepFilters(_Pages):
-    """Filters of steps; ``path`` selects the step and all steps in it.
+    """Filters of steps; ``path`` selects the step and all steps in it, and ``search`` the steps
+    with this text in their path.
 
-    Each of these filters may be given several times.
+    Each of the other filters may be given several times.
     """
 
+    search: SearchText = None
     state: list[Annotated[StepState, _states(StepState)]] = Field(default_factory=list)
+    kind: list[StepKind] = Field(default_factory=list)
     path: list[Path] = Field(default_factory=list, max_length=50)
+
+    @property
+    def wanted(self) -> StepQuery:
+        """Return the filters by the names that the store uses."""
+        return {"states": self.state, "kinds": self.kind, "search": self.search}
 
 
 class Graph(OfRow):
@@ -258,8 +267,9 @@ class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
         place = decode("step", filters.page_token)
         size = filters.page_size
         after = -1 if place is None else place - 1
+        wanted = filters.wanted
         if not filters.path:
-            rows = graphs.list_steps(graph_id, after, size + 1, states=filters.state)
+            rows = graphs.list_steps(graph_id, after, size + 1, **wanted)
             return rows[:size], rows[size - 1].number if len(rows) > size else None
         named = graphs.list_steps(graph_id, limit=len(filters.path), paths=filters.path)
         given = graphs.given(graph_id, [row.number for row in named])
@@ -267,7 +277,7 @@ class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
         if not inside:
             return [], None
         paths = [one.path for one in inside[:size]]
-        rows = graphs.list_steps(graph_id, limit=size, states=filters.state, paths=paths)
+        rows = graphs.list_steps(graph_id, limit=size, paths=paths, **wanted)
         return rows, inside[size - 1].number if len(inside) > size else None
 
     def step(self, row: GraphRow, path: str) -> StepRow:

@@ -319,7 +319,8 @@ def add_steps(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/graphs/{id}/steps", **documents(StepPage))
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """The steps of a graph in the order in which they were added, each with its job and its
-        end. With `path`, the answer also shows what the steps wait for.
+        end. With `path`, the answer also shows what the steps wait for. ``search`` selects steps
+        that contain this text in their path.
         """
         graph = views.found(id)
         rows, last = views.steps(graph.graph_id, filters)

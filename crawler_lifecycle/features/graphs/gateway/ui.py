@@ -1,28 +1,38 @@
-"""The web pages of graphs: a list, and for each graph a page with its drawing, steps and
-buttons.
+"""The web pages of graphs: a list, and for each graph an overview with its drawing, its steps and
+its runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.status_words import STATE_WORDS, state_word
-from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts.choosing import WORK_TABS, Chooser
 from crawler_lifecycle.gateway.ui.parts.chosen import CHOSEN, ChosenForm, add_list, press_one
-from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, query_of
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
-from crawler_lifecycle.subjects import GRAPH, Subject
+from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, check_shown, form, read
+from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.parts.notes import Outcome, note_outcomes
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
+from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
+from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as RUNS
+from crawler_lifecycle.subjects import GRAPH, STEP, Subject
 
-from ..domain.spec import GraphState
+from ..activities.questions import explained
+from ..domain.spec import GraphState, StepKind, StepState
+from ..ports import StepRow
 from ..store.unit import SORTS
 from .answers import Graph, GraphFilters, StepFilters, step_token
 from .commands import (
@@ -57,17 +67,55 @@ class GraphsForm(ChosenForm):
     graph: Annotated[
         list[Annotated[str, StringConstraints(pattern=CHOSEN)]], Field(default_factory=list)
     ]
-    step: ClassVar[tuple[str, ...]] = ()
     reason: Reason | None = None
 
 
 class GraphForm(ActionForm):
-    """The form with actions on a graph. Without steps, the action applies to the whole graph."""
+    """The form with actions on a graph."""
 
     subject: ClassVar[Subject] = GRAPH
     attempt: int | None = None
     """The attempt that the form showed; a page of an incident shows none."""
-    step: Annotated[list[str], Field(default_factory=list, max_length=500)]
+    reason: Reason | None = None
+
+
+STEPS = Chooser(
+    STEP,
+    "",
+    "Path",
+    facets={"state": "State", "kind": "Kind", "path": "Inside"},
+    values={"state": list(StepState), "kind": list(StepKind)},
+    presets={
+        "All": {},
+        "Failed": {"state": ["discarded"]},
+        "Running": {"state": ["executing"]},
+        "Waiting": {"state": ["suspended", "scheduled", "available", "retryable"]},
+    },
+    several=("state", "kind", "path"),
+    typed=("path",),
+)
+#: States of the steps on the overview, and their maximum number.
+FAILING = [StepState.DISCARDED, StepState.RETRYABLE]
+FAILING_MAX = 10
+
+
+class PageSteps(StepFilters):
+    """Filters in the address of a graph's steps.
+
+    With ``all``, all matching steps are listed and selected, up to the limit.
+    """
+
+    all: bool = False
+
+
+class StepsForm(ChosenForm):
+    """The form with actions on selected steps. Each has the attempt of the graph that was shown."""
+
+    subject: ClassVar[Subject] = STEP
+    acts = ("retry", "fresh", "cancel")
+    step: Annotated[
+        list[Annotated[str, StringConstraints(pattern=CHOSEN)]], Field(default_factory=list)
+    ]
     reason: Reason | None = None
 
 
@@ -75,46 +123,132 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of graphs."""
     commands = gateway.graph_commands
     views = gateway.graph_views
+    graphs = views.store
+    runs = gateway.run_list
     once = gateway.once
     clock = views.clock
 
     do = partial(_carried_out, commands)
     add_list(app, CHOOSER, GraphFilters, GraphsForm, views, commands.find, do, once)
 
+    async def head(id: str) -> tuple[Graph, dict[str, Any]]:
+        """Return the graph, and the values that all its tabs show."""
+        graph = await views.one(id)
+        return graph, await run_in_threadpool(values_of, graph)
+
+    def values_of(graph: Graph) -> dict[str, Any]:
+        counts = {
+            "Overview": None,
+            "Steps": number(graphs.count_listed_steps(graph.graph_id)),
+            "Runs": runs.counted(parent=graph.workflow_id),
+        }
+        return {
+            "head": "graph_head.html",
+            "graph": graph,
+            "tabs": tabs_of(GRAPH.path(graph.id), counts),
+            "address": GRAPH.path(graph.id),
+            "temporal": gateway.temporal_page("workflows", graph.workflow_id),
+            "now": clock(),
+        }
+
+    def rows_of(graph: Graph, steps: Sequence[StepRow]) -> list[dict[str, Any]]:
+        """Return rows for a table. A selection contains the attempt of the graph."""
+        return [
+            asdict(step)
+            | {
+                "step_id": step.number,
+                "attempt": graph.attempt,
+                "href": GRAPH.path(graph.id, "/steps") + query({"path": step.path}),
+            }
+            for step in steps
+        ]
+
     @app.get("/graphs/{id}")
     async def show_graph(id: str, request: Request) -> Response:
-        """Show one graph: its progress, its drawing and its steps."""
-        filters = query_of(request, StepFilters)
-        return await run_in_threadpool(shown, request, await views.one(id), filters)
-
-    def shown(request: Request, graph: Graph, filters: StepFilters) -> Response:
-        steps, last = views.steps(graph.graph_id, filters)
-        return answer(
-            request,
-            "graph.html",
-            graph=graph,
-            steps=steps,
-            filters=filters,
-            words=STATE_WORDS,
-            more=next_page(filters, step_token(last)),
-            address=GRAPH.path(graph.id),
-            temporal=gateway.temporal_page("workflows", graph.workflow_id),
-            now=clock(),
+        """Show one graph: its drawing, its failing steps, and the facts about it."""
+        graph, values = await head(id)
+        failing = await run_in_threadpool(
+            graphs.list_steps, graph.graph_id, limit=FAILING_MAX, states=FAILING
         )
+        values |= {
+            "words": STATE_WORDS,
+            "failing": rows_of(graph, failing),
+            "step_columns": STEP.columns,
+        }
+        return answer(request, "graph.html", **values)
+
+    @app.get("/graphs/{id}/steps")
+    async def show_graph_steps(id: str, request: Request) -> Response:
+        """Show the steps of a graph that match the filters of the address."""
+        filters = filters_of(request, PageSteps)
+        graph, values = await head(id)
+        chooser = replace(STEPS, path=GRAPH.path(graph.id, "/steps"))
+        acts = StepsForm.acts if may("pressGraphSteps") else ()
+        page = partial(list_page, template="list_tab.html", acts=acts, tab="Steps", **values)
+        find = partial(steps_of, graph)
+        return await run_in_threadpool(page, request, chooser, filters, find)
+
+    def steps_of(graph: Graph, filters: PageSteps) -> RowPage:
+        rows, last = views.steps(graph.graph_id, filters)
+        if filters.path:
+            rows = explained(graphs, graph.graph_id, rows)
+
+        def total() -> str:
+            return number(graphs.count_listed_steps(graph.graph_id, **filters.wanted))
+
+        counted = None if filters.path else total
+        return RowPage(rows_of(graph, rows), step_token(last), total=counted)
+
+    @app.post("/graphs/{id}/steps")
+    async def press_graph_steps(id: str, request: Request) -> Response:
+        """Cancel or retry the selected steps with one command, and show the steps again."""
+        asked = read(StepsForm, await form(request))
+        shown = dict(asked.chosen())
+
+        async def act() -> Outcome:
+            try:
+                for attempt in {*shown.values()}:
+                    check_shown(attempt, await commands.find(id))
+                text = await _carried_out(commands, id, asked, list(shown))
+            except NotInThisState as error:
+                return Outcome(f"graph {id}", GRAPH.path(id), False, str(error))
+            return Outcome(f"graph {id}", GRAPH.path(id), True, text)
+
+        outcome = await once(asked.request_key, act)
+        note_outcomes(request, asked.action.title, [outcome])
+        return await show_graph_steps(id, request)
+
+    @app.get("/graphs/{id}/runs")
+    async def show_graph_runs(id: str, request: Request) -> Response:
+        """Show the runs that a graph started."""
+        graph, values = await head(id)
+        chooser = replace(RUNS, path=GRAPH.path(graph.id, "/runs"))
+        return await runs.tab(request, chooser, {"parent": graph.workflow_id}, values)
+
+    @app.post("/graphs/{id}/runs")
+    async def press_graph_runs(id: str, request: Request) -> Response:
+        """Carry out an action for each selected run of a graph."""
+        return await runs.pressed(request, partial(show_graph_runs, id))
 
     @app.post("/graphs/{id}")
     async def press_graph(id: str, request: Request) -> Response:
-        """Stop a graph, or cancel or retry some of its steps."""
+        """Stop a graph, or cancel or retry all its steps for which this is possible."""
         return await press_one(request, GraphForm, id, commands.find, do, once)
 
 
-async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm | GraphsForm) -> str:
-    """Carry out the action of the form. Return a sentence about the result."""
+async def _carried_out(
+    commands: GraphCommands,
+    key: str,
+    asked: GraphForm | GraphsForm | StepsForm,
+    names: list[str] | None = None,
+) -> str:
+    """Carry out the action of the form for the steps ``names``, or for the whole graph. Return a
+    sentence about the result.
+    """
     own = asked.action.body
     if asked.action.path == "stop":
         done = await commands.stop(key, signed(StopGraphBody(**own, reason=asked.reason)))
         return asked.sentence(done.fresh, done.note)
-    names = list(asked.step) or None
     request_id = asked.request_key
     if asked.do == "cancel":
         changed = await commands.cancel(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import case, func, select
+from sqlalchemy import ColumnElement, case, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.names import request_fingerprint
@@ -18,11 +18,11 @@ from crawler_lifecycle.store.columns import json_text
 from ..domain.engine import Graph
 from ..domain.kinds import CONTAINING
 from ..domain.rows import StepFacts
-from ..domain.spec import DEPTH_MAX, GraphState, StepState
+from ..domain.spec import DEPTH_MAX, GraphState, StepKind, StepState
 from ..ports import GraphRow, StepOutline, StepRow
 from .rows import GRAPH, LISTED, STATES, graph_row, step_row
 from .tables import graph, graph_result, graph_step
-from .unit import PRIMARY, GraphPart, load_graph
+from .unit import BY_STATE, PRIMARY, GraphPart, load_graph
 
 #: The maximum number of bytes of results (before compression) and of steps that one query reads.
 PAGE_BYTES = 8 * 1024 * 1024
@@ -35,6 +35,14 @@ _s = graph_step.c
 _LISTED = [
     column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")
 ]
+
+
+class StepQuery(TypedDict, total=False):
+    """The filters of a list of steps. ``search`` is a part of the path; case is ignored."""
+
+    states: Collection[StepState]
+    kinds: Collection[StepKind]
+    search: str | None
 
 
 class GraphReads(GraphPart):
@@ -75,21 +83,19 @@ class GraphReads(GraphPart):
         after: int = -1,
         limit: int = 500,
         *,
-        states: Collection[StepState] = (),
         paths: Collection[str] = (),
+        **filters: Unpack[StepQuery],
     ) -> list[StepRow]:
         """Return steps with a number above ``after``, by number.
 
-        ``states`` and ``paths`` limit them.
+        ``paths`` and the filters limit them.
         """
         query = (
             select(*_LISTED)
-            .where(_s.graph_id == graph_id, _s.number > after)
+            .where(_s.graph_id == graph_id, _s.number > after, *_filtered(**filters))
             .order_by(_s.number)
             .limit(limit)
         )
-        if states:
-            query = query.where(_s.state.in_(sorted(states)))
         with self._db.reading() as conn:
             if paths:
                 found = rows_in(conn, query, _s.path_hash, map(request_fingerprint, paths))
@@ -104,6 +110,13 @@ class GraphReads(GraphPart):
             step_row(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
             for row, absent in zip(rows, missing, strict=True)
         ]
+
+    def count_listed_steps(self, graph_id: int, **filters: Unpack[StepQuery]) -> int:
+        """Return the number of steps that ``list_steps`` finds with these filters."""
+        query = select(func.count()).where(_s.graph_id == graph_id, *_filtered(**filters))
+        index = PRIMARY if filters.get("search") else BY_STATE
+        with self._db.reading() as conn:
+            return int(conn.execute(query.with_hint(*index)).scalar_one())
 
     def outline(self, graph_id: int) -> list[StepOutline]:
         """Return the outlines of all steps, by number."""
@@ -240,6 +253,18 @@ class GraphReads(GraphPart):
                 found.append(step["job"].get("context"))
                 number = step["parent"]
         return [json_text(one).encode() for one in (row["context"], *reversed(found)) if one]
+
+
+def _filtered(
+    states: Collection[StepState] = (), kinds: Collection[StepKind] = (), search: str | None = None
+) -> list[ColumnElement[bool]]:
+    """Return one condition for each filter that is given."""
+    found = [
+        column.in_(sorted(values))
+        for column, values in ((_s.state, states), (_s.kind, kinds))
+        if values
+    ]
+    return [*found, *([_s.path.icontains(search, autoescape=True)] if search else [])]
 
 
 def _shape(row: Row) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from crawler_lifecycle.cli.subjects import (
     Yes,
 )
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, status_word
+from crawler_lifecycle.subjects import JOB, TERMINAL, WAITING, Document, jobs, status_word
 from crawler_lifecycle.subjects import MANAGER as SUBJECT
 
 
@@ -105,7 +105,7 @@ def describe(
         show_facts(SUBJECT.known(found))
         if jobs is not None:
             print()
-            show_rows(rows, JOBS, empty="no such jobs")
+            show_rows(rows, JOB.columns, empty="no such jobs")
 
     document = found if jobs is None else {**found, "job_rows": rows}
     emit(document, names=[manager], table=table)

@@ -17,7 +17,15 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.status_words import MANAGER_WORDS
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.api.lists import ResultPage
-from crawler_lifecycle.gateway.api.paging import Id, Paging, SearchParameters, cut, one_of, order
+from crawler_lifecycle.gateway.api.paging import (
+    Id,
+    Paging,
+    SearchParameters,
+    SearchText,
+    cut,
+    one_of,
+    order,
+)
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.owned import OwnedViews
@@ -25,7 +33,7 @@ from crawler_lifecycle.gateway.runs.answers import Stop
 from crawler_lifecycle.gateway.runs.commands import existing
 from crawler_lifecycle.subjects import MANAGER, status_word
 
-from ..domain.manager import BUILT_IN, JobState
+from ..domain.manager import BUILT_IN, Job, JobState
 from ..ports import JobRow, ManagerRow, UserCodeRow
 from ..store.managers import ManagerStore
 from ..store.unit import SORTS
@@ -34,6 +42,8 @@ ManagerId = Id
 #: If no worker has reported a class for this time, the class counts as served by no worker. Workers
 #: report their user code every few seconds.
 SERVED = timedelta(minutes=2)
+#: The maximum number of jobs that one page of a search reads.
+SEARCHED_MAX = 2_000
 
 
 _STATUS = one_of({word: word for word in (*RunStatus, *MANAGER_WORDS)})
@@ -60,6 +70,7 @@ class ManagerFilters(SearchParameters):
 class JobFilters(Paging):
     """Filters of ``GET /v1/managers/{manager_id}/jobs``. ``state`` may be given several times."""
 
+    search: SearchText = None
     state: list[JobState] = Field(default_factory=list)
 
 
@@ -210,6 +221,8 @@ class JobPage(BaseModel):
 
     jobs: list[JobRow]
     next_page_token: str | None
+    note: str | None = None
+    """A sentence about the jobs that a search did not cover; null if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +266,36 @@ class ManagerViews(OwnedViews[ManagerFilters, ManagerPage, ManagerDetail]):
         return [row] if words & set(filters.status or words) else []
 
     def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
-        """Return the jobs of a manager that match the filters, oldest row first. This blocks."""
+        """Return the jobs of a manager that match the filters, oldest row first. This blocks.
+
+        No index finds a text in a job. A search therefore reads at most ``SEARCHED_MAX`` jobs, and
+        the next page continues after the last of these.
+        """
         after = decode("job", filters.page_token) or 0
-        rows = self.store.list_jobs(manager_id, after, filters.page_size + 1, states=filters.state)
-        page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
-        return JobPage(jobs=page, next_page_token=token)
+        size = filters.page_size
+        most = SEARCHED_MAX if filters.search else size
+        rows = self.store.list_jobs(manager_id, after, most + 1, states=filters.state)
+        window, token = cut("job", rows, most, _number)
+        if not filters.search:
+            return JobPage(jobs=window, next_page_token=token)
+        text = filters.search.casefold()
+        found = [row for row in window if text in _words(row)]
+        if len(found) > size:
+            page, token = cut("job", found, size, _number)
+            return JobPage(jobs=page, next_page_token=token)
+        note = f"Only {most:,} jobs were searched; the next page continues." if token else None
+        return JobPage(jobs=found, next_page_token=token, note=note)
+
+
+def _number(row: JobRow) -> int:
+    return row.item_id
+
+
+def _words(row: JobRow) -> str:
+    """Return the text of a job that is searched: its numbers, its crawler and arguments, and its
+    end.
+    """
+    job = row.job or Job("")
+    args = [f"{name}={value}" for name, value in job.spider_args.items()]
+    parts = [row.item_id, row.run_id, job.spider, *args, *job.tags, row.outcome, row.error]
+    return "\n".join(str(part) for part in parts if part).casefold()

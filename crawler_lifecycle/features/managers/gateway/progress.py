@@ -12,7 +12,7 @@ from typing import Any, Self
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.rendering import query
-from crawler_lifecycle.subjects import WAITING
+from crawler_lifecycle.subjects import MANAGER, WAITING
 
 from ..domain.manager import BUILT_IN, FINISHED
 from .answers import ManagerDetail
@@ -51,15 +51,15 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
     jobs = manager.jobs
     good = min(jobs.good, jobs.ended)
     bad = min(jobs.bad, jobs.ended - good)
-    here = f"/managers/{manager.manager_id}"
+    here = MANAGER.path(manager.manager_id, "/jobs")
     runs = {"parent": manager.workflow_id}
     found: Mapping[str, tuple[int, str]] = {
-        "waiting": (_waits(manager), here + query({"state": WAITING}) + "#jobs"),
-        "running": (manager.live, here + query({"state": LIVE}) + "#jobs"),
+        "waiting": (_waits(manager), here + query({"state": WAITING})),
+        "running": (manager.live, here + query({"state": LIVE})),
         "succeeded": (good, "/runs" + query({**runs, "status": RunStatus.COMPLETED})),
         "failed": (bad, "/runs" + query({**runs, "status": RunStatus.FAILED})),
-        "ended": (jobs.ended - good - bad, here + query({"state": "ended"}) + "#jobs"),
-        "skipped": (jobs.skipped, here + query({"state": "skipped"}) + "#jobs"),
+        "ended": (jobs.ended - good - bad, here + query({"state": "ended"})),
+        "skipped": (jobs.skipped, here + query({"state": "skipped"})),
     }
     there = {kind: one for kind, one in found.items() if one[0] > 0}
     every = sum(many for many, _ in there.values())

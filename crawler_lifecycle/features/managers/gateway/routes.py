@@ -150,7 +150,9 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     ) -> Response:
         """The jobs of a manager with their runs, oldest row first.
 
-        `state=skipped` lists skipped jobs with a reason.
+        `state=skipped` lists skipped jobs with a reason. ``search`` selects jobs that contain this
+        text in their numbers, crawler, arguments, tags, outcome or error. A page of a search reads
+        at most 2,000 jobs; ``note`` states if more follow.
         """
         views.found(manager_id)
         return conditional(request, views.jobs(manager_id, filters))

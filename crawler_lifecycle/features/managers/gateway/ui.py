@@ -1,9 +1,11 @@
-"""The web pages of crawl managers: a list, and for each manager a page with its jobs and
-buttons.
+"""The web pages of crawl managers: a list, and for each manager an overview with its progress, its
+jobs and its runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -18,9 +20,13 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, WORK_TABS, Chooser
 from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, add_list, press_one
-from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, query_of
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
-from crawler_lifecycle.subjects import MANAGER, Subject
+from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.forms import ActionForm
+from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
+from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
+from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as RUNS
+from crawler_lifecycle.subjects import JOB, MANAGER, WAITING, Subject
 
 from ..domain.manager import CAP_MAX, JobState
 from ..ports import ManagerRow
@@ -49,7 +55,22 @@ CHOOSER = Chooser(
     links=[("pressStartManager", "/start/manager", "Start a manager")],
     newest_first=True,
 )
-#: The number of upcoming jobs on the page.
+JOBS = Chooser(
+    JOB,
+    "",
+    "Crawler, argument, tag, outcome, error, number",
+    facets={"state": "State"},
+    values={"state": list(JobState)},
+    presets={
+        "All": {},
+        "Live": {"state": ["starting", "started"]},
+        "Waiting": {"state": list(WAITING)},
+        "Ended": {"state": ["ended"]},
+        "Skipped": {"state": ["skipped"]},
+    },
+    several=("state",),
+)
+#: The number of upcoming jobs on the overview.
 NEXT = 20
 _WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
 
@@ -79,6 +100,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     views = gateway.manager_views
     once = gateway.once
     managers = views.store
+    runs = gateway.run_list
     clock = views.clock
 
     async def find(key: str) -> ManagerRow:
@@ -87,39 +109,75 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     do = partial(_carried_out, commands)
     add_list(app, CHOOSER, ManagerFilters, ManagersForm, views, find, do, once)
 
+    async def head(manager_id: int) -> tuple[ManagerDetail, dict[str, Any]]:
+        """Return the manager, and the values that all its tabs show."""
+        manager = await views.one(manager_id)
+        counts = {
+            "Overview": None,
+            "Jobs": number(_jobs_in(manager, JobState)),
+            "Runs": number(manager.jobs.scheduled + manager.jobs.retried),
+        }
+        return manager, {
+            "head": "manager_head.html",
+            "manager": manager,
+            "sentence": sentence(manager),
+            "tabs": tabs_of(MANAGER.path(manager_id), counts),
+            "temporal": gateway.temporal_page("workflows", manager.workflow_id),
+            "now": clock(),
+        }
+
     @app.get("/managers/{manager_id}")
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
-        """Show one manager: its status, position in its source, counters, jobs in a state, and next
-        jobs.
-        """
-        filters = query_of(request, JobFilters)
-        return await run_in_threadpool(shown, request, await views.one(manager_id), filters)
+        """Show one manager: its status, progress, pace and next jobs, and the facts about it."""
+        manager, values = await head(manager_id)
+        return await run_in_threadpool(shown, request, manager, values)
 
-    def shown(request: Request, manager: ManagerDetail, filters: JobFilters) -> Response:
-        states = filters.state or [JobState.STARTING, JobState.STARTED]
-        page = views.jobs(manager.manager_id, filters.model_copy(update={"state": states}))
-        now = clock()
+    def shown(request: Request, manager: ManagerDetail, values: dict[str, Any]) -> Response:
+        now = values["now"]
         ended = managers.count_ended(manager.workflow_id, now - HOUR)
-        values: dict[str, Any] = {
-            "manager": manager,
-            "jobs": page.jobs,
-            "states": list(JobState),
-            "chosen": states,
-            "more": next_page(filters, page.next_page_token),
-            "now": now,
+        values |= {
             "pace": Pace.of(manager, ended, now),
-            "sentence": sentence(manager),
             "parts_shown": parts_of(manager),
             "next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING),
             "output": managers.output(manager.manager_id),
-            "temporal": gateway.temporal_page("workflows", manager.workflow_id),
         }
         return answer(request, "manager.html", **values)
+
+    @app.get("/managers/{manager_id}/jobs")
+    async def show_manager_jobs(manager_id: ManagerId, request: Request) -> Response:
+        """Show the jobs of a manager that match the filters of the address."""
+        filters = filters_of(request, JobFilters)
+        manager, values = await head(manager_id)
+        chooser = replace(JOBS, path=MANAGER.path(manager_id, "/jobs"))
+        page = partial(list_page, template="list_tab.html", tab="Jobs", **values)
+        return await run_in_threadpool(page, request, chooser, filters, partial(jobs_of, manager))
+
+    def jobs_of(manager: ManagerDetail, filters: JobFilters) -> RowPage:
+        page = views.jobs(manager.manager_id, filters)
+        known = number(_jobs_in(manager, filters.state or JobState))
+        total = None if filters.search else lambda: known
+        return RowPage(list(map(asdict, page.jobs)), page.next_page_token, page.note, total)
+
+    @app.get("/managers/{manager_id}/runs")
+    async def show_manager_runs(manager_id: ManagerId, request: Request) -> Response:
+        """Show the runs that a manager started."""
+        manager, values = await head(manager_id)
+        chooser = replace(RUNS, path=MANAGER.path(manager_id, "/runs"))
+        return await runs.tab(request, chooser, {"parent": manager.workflow_id}, values)
+
+    @app.post("/managers/{manager_id}/runs")
+    async def press_manager_runs(manager_id: ManagerId, request: Request) -> Response:
+        """Carry out an action for each selected run of a manager."""
+        return await runs.pressed(request, partial(show_manager_runs, manager_id))
 
     @app.post("/managers/{manager_id}")
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:
         """Stop, pause or resume a manager, or set its maximum number of live jobs."""
         return await press_one(request, ManagerForm, manager_id, find, do, once)
+
+
+def _jobs_in(manager: ManagerDetail, states: Iterable[JobState]) -> int:
+    return sum(getattr(manager.jobs, state) for state in states)
 
 
 async def _carried_out(

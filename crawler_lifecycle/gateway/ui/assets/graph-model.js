@@ -277,8 +277,9 @@ const does = {
     const place = ahead >= 0 ? ahead : back ? all.length - 1 : 0;
     show(all[place], {place: place + 1, of: all.length, what, focus: true});
   },
+  // Without a path, a folded graph is unfolded only around its first failed step.
   jump({path, focus}) {
-    const step = known.get(path);
+    const step = path ? known.get(path) : !focus && closed && steps.find((one) => one.leaf && one.state === "failed");
     if (step) show(step, {focus});
   },
 };

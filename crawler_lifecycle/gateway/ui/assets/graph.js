@@ -84,7 +84,7 @@
     if (before?.kind === kind) return before;
     before?.link.remove();
     const path = encodeURIComponent(now.paths[n]);
-    const link = make("a", {href: kind === LEAF ? `?path=${path}#${KEY}=${path}` : `#${KEY}=${path}`, tabindex: "-1"});
+    const link = make("a", {href: kind === LEAF ? `${room.dataset.steps}?path=${path}` : `#${KEY}=${path}`, tabindex: "-1"});
     if (kind !== LEAF) link.setAttribute("role", "button");
     link.dataset.key = key;
     const made = {link, kind, title: make("title", {}, link), box: make("rect", {rx: 4}, link)};
@@ -213,7 +213,7 @@
   const count = ({steps, failed, running, groups, took: loaded}) => {
     took = loaded;
     find("words").hidden = true;
-    pane.setAttribute("aria-label", `Drawing of ${steps} steps; the table below lists the same steps`);
+    pane.setAttribute("aria-label", `Drawing of ${steps} steps; the tab Steps lists the same steps`);
     for (const [name, many] of [["to-failed", failed], ["to-running", running]]) {
       write(find(`${name} b`), String(many));
       find(name).disabled = !many;
@@ -265,16 +265,16 @@
       // A large frame shows its beginning.
       centre(left + Math.min(width, size()[0] / k) / 2, top + Math.min(height, size()[1] / k) / 2, k);
       paint();
-      history.replaceState(null, "", `#${KEY}=${encodeURIComponent(step.path)}`);
       if (step.what === "found") write(counted, `${step.place} of ${step.of}`);
       write(said, `${step.of ? `${step.place} of ${step.of}: ` : ""}${step.path}: ${now.texts[n]}`);
       if (!step.focus) return;
+      history.replaceState(null, "", `#${KEY}=${encodeURIComponent(step.path)}`);
       pane.scrollIntoView({block: "nearest"});
       // The search field keeps the focus, so that Enter leads to the next result.
       if (step.what !== "found" || document.activeElement !== field) elements.get(here)?.link.focus({preventScroll: true});
     },
     error() {
-      write(find("words"), `The drawing ${now ? "could not be updated" : "failed"}. Its steps are in the table below.`);
+      write(find("words"), `The drawing ${now ? "could not be updated" : "failed"}. The tab Steps lists its steps.`);
       find("words").hidden = false;
     },
   };
@@ -284,8 +284,7 @@
   // --- what people do ----------------------------------------------------------------------------------------------------------
 
   const jump = (focus) => {
-    const path = new URLSearchParams(location.hash.slice(1)).get(KEY);
-    if (path) ask("jump", {path, focus});
+    ask("jump", {path: new URLSearchParams(location.hash.slice(1)).get(KEY), focus});
   };
   addEventListener("hashchange", () => jump(true));
   const next = (what, back = false) => ask("next", {what, back, text: field.value.trim()});
@@ -366,13 +365,13 @@
     event.preventDefault();
     fold("flip", {key: link.dataset.key});
   }, true);
-  const poll = (event) => {
+  const centreThere = (event) => {
     const box = overview.getBoundingClientRect();
     whole = false;
     centre((event.clientX - box.left) / overview.scale, (event.clientY - box.top) / overview.scale);
   };
-  overview.addEventListener("pointerdown", (event) => { overview.setPointerCapture(event.pointerId); look(event); });
-  overview.addEventListener("pointermove", (event) => { if (overview.hasPointerCapture(event.pointerId)) look(event); });
+  overview.addEventListener("pointerdown", (event) => { overview.setPointerCapture(event.pointerId); centreThere(event); });
+  overview.addEventListener("pointermove", (event) => { if (overview.hasPointerCapture(event.pointerId)) centreThere(event); });
   new ResizeObserver(() => { if (now) { survey(); whole ? fit() : later(); } }).observe(pane);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (now) { survey(); later(); } });
 
