@@ -700,23 +700,23 @@ def does(row: Document) -> str:
     return str(job.get("call") or job.get("crawler") or job.get("plan") or job.get("name") or "")
 
 
-def _step(row: Document) -> Cell:
-    return Link(row["path"], row["href"]) if "href" in row else row.get("path")
-
-
-def _step_state(row: Document) -> Word:
-    ending = " (ending)" if row.get("ending") else ""
-    return Word(f"{state_word(row.get('state'))}{ending}", why=[row.get("reason")])
-
-
 STEP = Subject(
     "step",
     "path",
     columns=(
-        Column("Step", _step),
+        Column(
+            "Step", lambda row: Link(row["path"], row["href"]) if "href" in row else row["path"]
+        ),
         Column("Kind", of("kind"), leaves=2),
         Column("Does", does, leaves=3),
-        Column("State", _step_state, fills=True),
+        Column(
+            "State",
+            lambda row: Word(
+                f"{state_word(row.get('state'))}{' (ending)' if row.get('ending') else ''}",
+                why=[row.get("reason")],
+            ),
+            fills=True,
+        ),
         _page("Outcome", of("outcome"), leaves=1),
         _page("Errors", lambda row: JsonDetails(row["errors"]) if row["errors"] else None),
         Column(
@@ -737,11 +737,7 @@ STEP = Subject(
         _page("Took", lambda row: Took(row["started_at"], row["ended_at"]), right=True, leaves=1),
         _drawn("Why", of("reason")),
     ),
-    actions=(
-        Action("retry", "Retry"),
-        Action("fresh", "Retry with new runs", body={"fresh": True}, via="retry"),
-        Action("cancel", "Cancel", asks=_REASON),
-    ),
+    actions=[GRAPH.action(name) for name in ("retry", "fresh", "cancel")],
     empty="The graph has no steps. The steps of a draft are listed as soon as it starts, and those "
     "of a graph that ended long ago were removed.",
 )

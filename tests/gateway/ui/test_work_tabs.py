@@ -14,6 +14,7 @@ from crawler_lifecycle.features.graphs.store.tables import graph_step
 from crawler_lifecycle.features.managers.gateway import answers
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.test_list_words import edit
+from tests.gateway.ui.conftest import followed
 from tests.gateway.ui.test_things import press, words
 
 PATH = "/graphs/nightly%3A%201"
@@ -105,13 +106,20 @@ def test_selected_steps_are_cancelled_and_retried_in_place_and_once(
     page = browser.get(path).text
     assert re.findall(r'name="step" value="([^"]*)"', page)[:2] == ["a.1", "b.1"]
     form = {"key": uuid.uuid4().hex, "do": "cancel", "step": ["b.1", "A21.1"], "stay": "true"}
-    first, again = (browser.post(f"{path}?state=cancelled", data=form) for _ in range(2))
+
+    def pressed(**fields: Any) -> Any:
+        given = form | {"key": uuid.uuid4().hex} | fields
+        here = f"{path}?state=cancelled"
+        sent = browser.post(here, data=given, headers={"Referer": f"http://testserver{here}"})
+        assert sent.headers["location"] == here, "the same list is shown, with its filters"
+        return followed(browser, sent)
+
+    first, again = (pressed(key=form["key"]) for _ in range(2))
     assert note(first) == note(again)
     assert "2 steps changed" in note(first)
-    assert "2 steps" in words(first), "the same list is shown, with its filters"
-    late = note(press(browser, path, "retry", step="b.7"))
-    assert "the form showed attempt 7" in late
-    assert "1 step changed" in note(press(browser, path, "retry", step="b.1"))
+    assert "2 steps" in words(first)
+    assert "the form showed attempt 7" in note(pressed(do="retry", step="b.7"))
+    assert "1 step changed" in note(pressed(do="retry", step="b.1"))
     for wrong in ({}, {"step": "b"}, {"step": "b.1", "reason": "x" * 256}):
         assert press(browser, path, "cancel", **wrong).status_code == 422, wrong
     assert press(browser, path, "stop", step="b.1").status_code == 422

@@ -14,7 +14,6 @@ from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.status_words import STATE_WORDS, state_word
 from crawler_lifecycle.gateway.access.operations import may, signed
@@ -22,9 +21,14 @@ from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts.choosing import WORK_TABS, Chooser
 from crawler_lifecycle.gateway.ui.parts.chosen import CHOSEN, ChosenForm, add_list, press_one
 from crawler_lifecycle.gateway.ui.parts.formats import number
-from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, check_shown, form, read
+from crawler_lifecycle.gateway.ui.parts.forms import (
+    ActionForm,
+    carry_out,
+    check_shown,
+    form,
+    read,
+)
 from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
-from crawler_lifecycle.gateway.ui.parts.notes import Outcome, note_outcomes
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as RUNS
@@ -201,22 +205,16 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/graphs/{id}/steps")
     async def press_graph_steps(id: str, request: Request) -> Response:
-        """Cancel or retry the selected steps with one command, and show the steps again."""
+        """Cancel or retry the selected steps with one command."""
         asked = read(StepsForm, await form(request))
         shown = dict(asked.chosen())
 
-        async def act() -> Outcome:
-            try:
-                for attempt in {*shown.values()}:
-                    check_shown(attempt, await commands.find(id))
-                text = await _carried_out(commands, id, asked, list(shown))
-            except NotInThisState as error:
-                return Outcome(f"graph {id}", GRAPH.path(id), False, str(error))
-            return Outcome(f"graph {id}", GRAPH.path(id), True, text)
+        async def act() -> str:
+            for attempt in {*shown.values()}:
+                check_shown(attempt, await commands.find(id))
+            return await _carried_out(commands, id, asked, list(shown))
 
-        outcome = await once(asked.request_key, act)
-        note_outcomes(request, asked.action.title, [outcome])
-        return await show_graph_steps(id, request)
+        return await carry_out(request, once, asked, id, act, GRAPH)
 
     @app.get("/graphs/{id}/runs")
     async def show_graph_runs(id: str, request: Request) -> Response:

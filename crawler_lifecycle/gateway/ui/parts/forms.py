@@ -220,14 +220,20 @@ class Once:
 
 
 async def carry_out(
-    request: Request, once: Once, asked: ActionForm, key: object, act: Callable[[], Awaitable[str]]
+    request: Request,
+    once: Once,
+    asked: ActionForm,
+    key: object,
+    act: Callable[[], Awaitable[str]],
+    owner: Subject | None = None,
 ) -> Response:
     """Carry out an action once, and redirect to the page of its subject, which shows the result.
 
     ``act`` carries it out and returns a sentence about the result. ``NotInThisState`` counts as a
-    result, too. After a deletion, the list of the subjects shows the result.
+    result, too. After a deletion, the list of the subjects shows the result. ``key`` identifies the
+    subject of the form, or its ``owner``, such as the graph of selected steps.
     """
-    subject = asked.subject
+    subject = owner or asked.subject
     name = f"{subject.noun} {key}"
 
     async def carried_out() -> Outcome:
