@@ -171,15 +171,16 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     async def show_graph(id: str, request: Request) -> Response:
         """Show one graph: its drawing, its failing steps, and the facts about it."""
         graph, values = await head(id)
-        failing = await run_in_threadpool(
-            graphs.list_steps, graph.graph_id, limit=FAILING_MAX, states=FAILING
-        )
-        values |= {
-            "words": STATE_WORDS,
-            "failing": rows_of(graph, failing),
-            "step_columns": STEP.columns,
-        }
-        return answer(request, "graph.html", **values)
+        values |= {"words": STATE_WORDS, "step_columns": STEP.columns}
+        failing = await run_in_threadpool(failing_of, graph)
+        return answer(request, "graph.html", failing=rows_of(graph, failing), **values)
+
+    def failing_of(graph: Graph) -> list[StepRow]:
+        """Return failing steps. Without any, the steps are not read, because there may be many."""
+        states = [state for state in FAILING if graph.counts.get(state)]
+        if not states:
+            return []
+        return graphs.list_steps(graph.graph_id, limit=FAILING_MAX, states=states)
 
     @app.get("/graphs/{id}/steps")
     async def show_graph_steps(id: str, request: Request) -> Response:
