@@ -15,7 +15,12 @@ from typing import Any
 from urllib.parse import quote
 
 from crawler_lifecycle.domain.projects import DEFAULT
-from crawler_lifecycle.domain.status_words import MANAGER_WORDS, STATE_WORDS, state_word
+from crawler_lifecycle.domain.status_words import (
+    STATE_WORDS,
+    shown_status,
+    state_word,
+    status_word,
+)
 from crawler_lifecycle.features.webhooks.domain.definition import fix
 
 Document = Mapping[str, Any]
@@ -71,6 +76,7 @@ class Count:
     """A quantity, shown with thousands separators. A plain ``int`` in a cell is an id."""
 
     number: Any
+    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,14 +365,6 @@ TERMINAL = ("COMPLETED", "FAILED")
 _FORCED_BEFORE = "This forced stop was recorded before."
 _ATTEMPT = "Attempt {attempt} is accepted."
 _AGAIN = {"rerun": True}
-
-
-def status_word(row: Document) -> str:
-    """Return the word for the status of a run or manager, as shown in lists."""
-    for word, (statuses, name, value) in MANAGER_WORDS.items():
-        if row.get("status") in statuses and row.get(name) == value:
-            return word
-    return str(row.get("status"))
 
 
 def was_stopped(row: Document) -> bool:
@@ -855,7 +853,7 @@ SCHEDULE = Subject(
         _page("Decision", _of_last(DUE[1]), leaves=2),
         _page("Late", _of_last(DUE[2]), right=True, leaves=4),
         _page("Began", _of_last(DUE[3]), leaves=3),
-        _page("Status", _of_last(DUE[4]), leaves=1),
+        _page("Status", lambda row: shown_status((row.get("last") or {}).get("status")), leaves=1),
         Column("Changed", at("updated_at"), on=("terminal",)),
         _wide("By", of("requested_by")),
         _wide("Project", project),

@@ -29,6 +29,42 @@ STATE_WORDS = {
 }
 
 
+#: The words of the web UI for recorded statuses of runs and managers.
+_SHOWN = {
+    "INITIALIZING": "starting",
+    "PROCESSING": "running",
+    "STOPPING": "stopping",
+    "COMPLETED": "done",
+    "FAILED": "failed",
+}
+
+
+def status_word(row: Mapping[str, Any]) -> str:
+    """Return the status of a run or manager, or the word that filters accept in its place."""
+    for word, (statuses, name, value) in MANAGER_WORDS.items():
+        if row.get("status") in statuses and row.get(name) == value:
+            return word
+    return str(row.get("status"))
+
+
+def shown_word(row: Mapping[str, Any]) -> str:
+    """Return the word of the web UI for the state of a run or manager, on every page.
+
+    Also reads ``lacks`` and ``waiting`` of the row.
+    """
+    word = status_word(row)
+    if word == "COMPLETED" and row.get("lacks") is not None:
+        return "brings less"
+    if word == "INITIALIZING" and row.get("waiting") is not None:
+        return "waiting"
+    return str(shown_status(word))
+
+
+def shown_status(status: Any) -> Any:
+    """Return the word of the web UI for a status alone: of a run, manager, graph or step."""
+    return _SHOWN.get(status, state_word(status))
+
+
 def state_word(state: Any) -> Any:
     """Return the word for a state of a graph or a step, and any other value unchanged."""
     return STATE_WORDS.get(state, state)

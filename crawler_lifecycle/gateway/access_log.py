@@ -16,7 +16,14 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Moment, OfProject
 from crawler_lifecycle.gateway.cursors import decode_positions, encode
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
-from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    RowPage,
+    filters_of,
+    held_sorts,
+    list_page,
+    windowed,
+)
 from crawler_lifecycle.ports.access import AccessRow, Kind
 from crawler_lifecycle.store.access import AccessStore
 from crawler_lifecycle.subjects import ACCESS, Subject
@@ -41,6 +48,10 @@ class AccessFilters(OfProject):
     until: Moment | None = None
 
 
+class PageAccess(AccessFilters, HeldFilters):
+    """Filters of the web page of the access log."""
+
+
 class AccessPage(BaseModel):
     """Rows of the access log, newest first."""
 
@@ -51,6 +62,8 @@ class AccessPage(BaseModel):
 CHOOSER = Chooser(
     Subject("action", "id", ACCESS, empty="No action is recorded yet."),
     "/access",
+    "Who, operation, number or name, outcome, address",
+    sorts=held_sorts(ACCESS),
     facets={
         "caller": "Who",
         "operation": "Operation",
@@ -85,13 +98,13 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
     @app.get("/access", include_in_schema=False)
     def show_access(request: Request) -> Response:
         """List the actions of people and tokens."""
-        filters = filters_of(request, AccessFilters)
+        filters = filters_of(request, PageAccess)
 
-        def found(asked: AccessFilters) -> RowPage:
+        def found(asked: PageAccess) -> RowPage:
             page = _page(store, asked)
             return RowPage(list(map(asdict, page.access)), page.next_page_token)
 
-        return list_page(request, CHOOSER, filters, found, now=clock())
+        return list_page(request, CHOOSER, filters, windowed(CHOOSER, found), now=clock())
 
 
 def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:
@@ -101,7 +114,8 @@ def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:
     place = decode_positions("access", filters.page_token, 2)
     size = filters.page_size
     before = (_FIRST + timedelta(microseconds=min(place[0], _MOST_US)), place[1]) if place else None
-    wanted = filters.model_dump(exclude={"page_size", "page_token", "project"})
+    own = AccessFilters.model_fields.keys() - OfProject.model_fields.keys()
+    wanted = filters.model_dump(include=own)
     with narrowed(filters.project):
         rows = store.list_access(size + 1, before=before, **wanted)
     if len(rows) <= size:

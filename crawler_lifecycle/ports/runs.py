@@ -152,13 +152,13 @@ class ShortRun:
     items: int | None
     ended_by: str | None
     lacks: str | None
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class RecentRun(ShortRun):
     """The result, the times and the counters of a run."""
 
-    created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
     pages: int | None

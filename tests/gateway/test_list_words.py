@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.cli.runs import verbs
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus, Stage
-from crawler_lifecycle.domain.status_words import MANAGER_WORDS, RUN_WORDS, state_word
+from crawler_lifecycle.domain.status_words import MANAGER_WORDS, RUN_WORDS, state_word, status_word
 from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
 from crawler_lifecycle.features.graphs.gateway.answers import GraphFilters, StepFilters
 from crawler_lifecycle.features.graphs.store.tables import graph
@@ -26,7 +26,6 @@ from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.webhooks import cli as webhooks
 from crawler_lifecycle.features.webhooks.gateway.answers import DeliveryStatus
 from crawler_lifecycle.store.runs.tables import run_history
-from crawler_lifecycle.subjects import status_word
 from tests.gateway.gateway_harness import Harness
 
 ROWS = 60

@@ -37,7 +37,7 @@ def test_a_run_is_started_from_its_form_and_watched_to_its_end(
     page.get_by_role("button", name="Start", exact=True).click()
     run_id = number(page)
     list_of_runs = visitor.open("/runs")
-    expect(row(list_of_runs, run_id)).to_contain_text("COMPLETED")
+    expect(row(list_of_runs, run_id)).to_contain_text("done")
     visitor.show(page)
     expect(now(page)).to_contain_text("done")
     expect(now(page)).to_contain_text("finished")
@@ -132,7 +132,7 @@ def test_a_selection_is_stopped_with_an_answer_for_each(harness: Harness, visito
     page.goto("/runs")
     for run_id in chosen:
         expect(row(page, run_id)).to_contain_text("stopped")
-    expect(row(page, other)).to_contain_text("PROCESSING")
+    expect(row(page, other)).to_contain_text("running")
     page.get_by_role("link", name="Select all that match").click()
     boxes = page.get_by_role("checkbox", name=re.compile(r"^Run \d+$"), checked=False)
     expect(boxes).to_have_count(0)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Route, expect
 
+from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from tests.e2e.harness import Harness, until
 from tests.ui.browser import Visitor
 from tests.ui.conftest import Visits
@@ -142,6 +143,32 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
     expect(result).to_contain_text("1 of 1 carried out")
     result.get_by_role("listitem").get_by_role("link").click()
     expect(page.get_by_role("main")).to_contain_text("enough")
+
+
+def test_jobs_of_a_manager_are_typed_in_rows(visitor: Visitor) -> None:
+    page = visitor.open(f"/start/manager?plan={BUILT_IN}")
+    page.get_by_label("Crawler", exact=True).fill("plain")
+    page.get_by_label("Crawler", exact=True).press("Tab")
+    first = page.get_by_role("group", name="Job 1", exact=True)
+    first.get_by_label("max_pages").fill("1")
+    page.get_by_label("Tags").fill("rows")
+    page.get_by_role("button", name="Add a job").click()
+    second = page.get_by_role("group", name="Job 2", exact=True)
+    second.get_by_label("max_pages").fill("2")
+    expect(first.get_by_label("max_pages")).to_have_value("1")
+    page.get_by_label("--retries").fill("many")
+    with visitor.expecting("422"):
+        page.get_by_role("button", name="Start", exact=True).click()
+        expect(page.get_by_label("--retries")).to_be_focused()
+    visitor.poll(page)
+    page.get_by_label("--retries").fill("")
+    page.get_by_role("button", name="Add a job").click()
+    page.get_by_role("button", name="Remove job 2").click()
+    expect(page.get_by_role("group", name="Job 3")).to_have_count(0)
+    expect(second.get_by_label("max_pages")).to_have_value("")
+    expect(page.get_by_label("Tags")).to_have_value("rows")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/managers/\d+$"))
 
 
 def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(

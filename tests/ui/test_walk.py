@@ -133,7 +133,7 @@ def all_well(page: Page, press: Press, run_id: int) -> None:
     press(page.get_by_role("banner").get_by_role("link", name="crawler-lifecycle"))
     expect(crawler_row(page)).not_to_contain_text(re.compile(r"fails|failed last"))
     page.goto("/runs")
-    expect(row(page, run_id)).to_contain_text("COMPLETED")
+    expect(row(page, run_id)).to_contain_text("done")
 
 
 def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(

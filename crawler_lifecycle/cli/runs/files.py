@@ -19,7 +19,8 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.subjects import Document, status_word
+from crawler_lifecycle.domain.status_words import status_word
+from crawler_lifecycle.subjects import Document
 
 from . import tables
 from .texts import RUN, RunId

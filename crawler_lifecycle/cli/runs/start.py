@@ -19,7 +19,8 @@ from crawler_lifecycle.cli.subjects import By, End, Project
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
-from crawler_lifecycle.subjects import TERMINAL, Cell, status_word
+from crawler_lifecycle.domain.status_words import status_word
+from crawler_lifecycle.subjects import TERMINAL, Cell
 
 from .texts import RUN, Crawler
 

@@ -13,6 +13,7 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import ago, clean, moment, number, took
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
+from crawler_lifecycle.domain.status_words import status_word
 from crawler_lifecycle.subjects import RUN as SUBJECT
 from crawler_lifecycle.subjects import (
     TERMINAL,
@@ -21,7 +22,6 @@ from crawler_lifecycle.subjects import (
     deletion_words,
     pace,
     plain,
-    status_word,
 )
 
 RunId = Annotated[int, Parameter(help="the run's id")]

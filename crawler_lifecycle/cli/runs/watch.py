@@ -15,7 +15,8 @@ from crawler_lifecycle.cli.output import STYLES, build_table, clean, emit_list, 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.subjects import Entry, is_news, verdict, watch_changes
-from crawler_lifecycle.subjects import TERMINAL, Column, Document, status_word
+from crawler_lifecycle.domain.status_words import status_word
+from crawler_lifecycle.subjects import TERMINAL, Column, Document
 
 from . import tables
 from .texts import (

@@ -57,7 +57,7 @@ from crawler_lifecycle.store.runs.initiation import InitiationStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import Problem, unavailable
+from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 from crawler_lifecycle.web.turns import turn
 
 from .crawlers import Crawlers
@@ -128,7 +128,9 @@ def mismatch(field: str, **more: Any) -> Iterator[None]:
     try:
         yield
     except DuplicateRequest as error:
-        raise Problem(422, "idempotency_mismatch", f"{field}: {error}", **more) from error
+        errors = [FieldError(field=field, message=str(error))]
+        detail = f"{field}: {error}"
+        raise Problem(422, "idempotency_mismatch", detail, errors=errors, **more) from error
 
 
 @contextlib.contextmanager

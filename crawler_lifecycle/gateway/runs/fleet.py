@@ -57,6 +57,8 @@ class FleetCrawler:
     """A line with the reason for the state; empty if there is none."""
     items: int | None
     """The number of items in its newest run."""
+    last_run_at: datetime | None
+    """The time at which its newest run was requested."""
     in_catalogue: bool
 
 
@@ -89,7 +91,8 @@ def crawler_state(
         why = "no longer in the catalogue"
     since = worst.opened_at if worst is not None else None
     items = newest.items if newest is not None else None
-    return FleetCrawler(name, state, since, why, items, in_catalogue)
+    last_run_at = newest.created_at if newest is not None else None
+    return FleetCrawler(name, state, since, why, items, last_run_at, in_catalogue)
 
 
 def waiting_words(waits: Iterable[LiveRuns]) -> str:

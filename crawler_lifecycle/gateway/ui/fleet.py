@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import partial
-from operator import attrgetter
 from statistics import median
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from crawler_lifecycle.domain.crawlers.state import CrawlerState
+from crawler_lifecycle.domain.crawlers.state import RANKS, CrawlerState
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
@@ -43,8 +42,9 @@ from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer, query
 from crawler_lifecycle.gateway.ui.runs.columns import crawler_link
 from crawler_lifecycle.gateway.ui.runs.commands import PageFilters
 from crawler_lifecycle.ports.runs import ShortRun
+from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, Subject, of
+from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, Subject, at, of
 
 #: The number of crawlers on one page, and for each the numbers of its last runs and of days that
 #: are shown.
@@ -59,11 +59,25 @@ RAIL_WAIT_S = 0.1
 RAIL_S = 5.0
 
 
+#: The title of the column for each order.
+SORTS = {
+    "crawler": "Crawler",
+    "state": "State",
+    "last_run": "Last run",
+    "good": "Good, 7 d",
+    "items": "Items",
+}
+#: The maximum number of crawlers, worst first, whose shares of good runs are read for an order, and
+#: the number that one statement reads.
+SHARES_MAX = 2_000
+SHARES_AT_ONCE = 500
+
+
 class FleetFilters(SearchParameters):
     """Filters in the address of the first page. Without ``sort``, the crawlers in the worst state
     come first."""
 
-    sort: Annotated[str, order(("crawler", "items"))] | None = None
+    sort: Annotated[str, order(SORTS)] | None = None
     page_size: int = Field(default=PAGE, ge=1, le=PAGE_MAX)
 
 
@@ -101,22 +115,49 @@ def crawler_rows(
     return rows
 
 
-def fitting(report: FleetReport, filters: FleetFilters) -> list[FleetCrawler]:
-    """Return the crawlers that match the search, in the order that the filters set."""
-    text = (filters.search or "").strip().casefold()
-    found = [
-        crawler
-        for crawler in report.crawlers
-        if text in crawler.name.casefold()
-        or text in crawler.why.casefold()
-        or text in crawler.state
-    ]
-    match filters.sort:
-        case "crawler" | "-crawler":
-            found.sort(key=attrgetter("name"))
-        case "items" | "-items":
-            found.sort(key=lambda crawler: crawler.items or 0)
-    return found[::-1] if (filters.sort or "").startswith("-") else found
+def fitting(report: FleetReport, search: str | None) -> list[FleetCrawler]:
+    """Return the crawlers that match the search, worst first."""
+    text = (search or "").strip().casefold()
+    found = []
+    for crawler in report.crawlers:
+        searched = f"{crawler.name}\n{crawler.why}\n{crawler.state}".casefold()
+        if text in searched:
+            found.append(crawler)
+    return found
+
+
+def ordered(
+    store: Store, crawlers: Sequence[FleetCrawler], sort: str | None, now: datetime
+) -> tuple[list[FleetCrawler], str | None]:
+    """Return the crawlers, which are worst first, in this order, and a note about crawlers whose
+    value was not read.
+
+    Those without a value come last, and those with equal values stay worst first. This call blocks.
+    """
+    if sort is None:
+        return list(crawlers), None
+    note = None
+    values: dict[str, Any]
+    match sort.removeprefix("-"):
+        case "crawler":
+            values = {crawler.name: crawler.name for crawler in crawlers}
+        case "state":
+            values = {crawler.name: RANKS[crawler.state] for crawler in crawlers}
+        case "last_run":
+            values = {crawler.name: crawler.last_run_at for crawler in crawlers}
+        case "items":
+            values = {crawler.name: crawler.items for crawler in crawlers}
+        case _:
+            values = {}
+            names = [crawler.name for crawler in crawlers]
+            for part in chunks(names[:SHARES_MAX], SHARES_AT_ONCE):
+                values |= store.runs.good_shares(part, now - timedelta(days=DAYS))
+            if len(names) > SHARES_MAX:
+                note = f"Only the {SHARES_MAX:,} crawlers in the worst states are in this order."
+    known = [crawler for crawler in crawlers if values.get(crawler.name) is not None]
+    unknown = [crawler for crawler in crawlers if values.get(crawler.name) is None]
+    known.sort(key=lambda crawler: values[crawler.name], reverse=sort.startswith("-"))
+    return known + unknown, note
 
 
 def _state(row: Document) -> Any:
@@ -151,6 +192,7 @@ CRAWLER = Subject(
         Column("Crawler", lambda row: crawler_link(row["name"])),
         Column("State", _state),
         Column("Last 20 runs", _bars, leaves=3),
+        Column("Last run", at("last_run_at"), leaves=3),
         Column(
             "Good, 7 d",
             lambda row: None if row["good"] is None else f"{100 * row['good']:.0f} %",
@@ -177,8 +219,8 @@ CHOOSER = Chooser(
     CRAWLER,
     "/",
     "Name, state, reason",
-    sorts={"crawler": "Crawler", "items": "Items"},
-    largest=("items",),
+    sorts=SORTS,
+    largest=("last_run", "items"),
     title="Fleet",
 )
 
@@ -242,11 +284,12 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
     def shown(
         request: Request, filters: FleetFilters, report: FleetReport, parts: HealthReport | None
     ) -> Response:
-        crawlers = fitting(report, filters)
+        matching = fitting(report, filters.search)
+        crawlers, note = ordered(store, matching, filters.sort, report.at)
 
         def found(asked: FleetFilters) -> RowPage:
             page = page_of(crawlers, asked)
-            return replace(page, rows=crawler_rows(store, page.rows, report.at))
+            return replace(page, rows=crawler_rows(store, page.rows, report.at), note=note)
 
         muted = [row for row in report.incidents if row.is_muted(report.at)]
         heard = [row for row in report.incidents if not row.is_muted(report.at)]

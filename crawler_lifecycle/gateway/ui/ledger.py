@@ -13,6 +13,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.audits.audit import UnknownDecision
 from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
@@ -29,6 +30,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     held,
     held_sorts,
     list_page,
+    windowed,
 )
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, note_outcomes
 from crawler_lifecycle.gateway.ui.parts.rendering import query
@@ -79,6 +81,8 @@ CORRECTION = Subject(
 CORRECTIONS = Chooser(
     CORRECTION,
     "/corrections",
+    "Run, kind, status, evidence",
+    sorts=held_sorts(CORRECTION.columns[:-1]),
     facets={"kind": "Kind"},
     values={"kind": list(CorrectionKind)},
     times={"since": "Since"},
@@ -113,6 +117,10 @@ FINDINGS = Chooser(
 )
 
 
+class PageCorrections(CorrectionFilters, HeldFilters):
+    """Filters of the page of corrections."""
+
+
 class AuditFilters(HeldFilters):
     """Filters of the page of audits."""
 
@@ -129,16 +137,17 @@ def add_ledger(
         """List the corrections of all runs since a given time (default: the last week), newest
         first, and the number of corrections of each kind.
         """
-        filters = filters_of(request, CorrectionFilters)
+        filters = filters_of(request, PageCorrections)
         now = views.clock()
         since = filters.since or now - WEEK
 
-        def found(asked: CorrectionFilters) -> RowPage:
+        def found(asked: PageCorrections) -> RowPage:
             before = decode("correction", asked.page_token) or ID_MAX
             size = asked.page_size + 1
-            rows = store.corrections.list_corrections(
-                None, limit=size, kind=asked.kind, before_id=before
-            )
+            with narrowed(asked.project):
+                rows = store.corrections.list_corrections(
+                    None, limit=size, kind=asked.kind, before_id=before
+                )
             rows = [row for row in rows if row.created_at >= since]
             page, token = cut("correction", rows, asked.page_size, lambda row: row.id)
             tasks = {row.task_id for row in page if row.task_id is not None}
@@ -153,7 +162,7 @@ def add_ledger(
             request,
             CORRECTIONS,
             filters,
-            found,
+            windowed(CORRECTIONS, found),
             now=now,
             template="corrections.html",
             summary=summary,
@@ -205,5 +214,6 @@ def add_ledger(
             )
 
         word = "Audit and repair" if asked.repair else "Audit"
-        note_outcomes(request, word, [await once(asked.key, act)])
+        key = f"{asked.key}.{asked.repair}.{asked.unknown}"
+        note_outcomes(request, word, [await once(key, act)])
         return await run_in_threadpool(show_audit, request)

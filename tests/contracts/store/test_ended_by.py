@@ -16,11 +16,11 @@ from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, run_subject
 from crawler_lifecycle.domain.retries import NEVER, EndedTry, NextTry, Retries, next_try, resolved
 from crawler_lifecycle.domain.run import LIMIT_STOPS, OUTCOMES, RunStatus, StopIntent
+from crawler_lifecycle.domain.status_words import status_word
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
 from crawler_lifecycle.gateway.ui.parts.charts import run_kind
 from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
-from crawler_lifecycle.subjects import status_word
 from tests.support.servers import each_on_sqlite
 
 from .harness import Harness, seen

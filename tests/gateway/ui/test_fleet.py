@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -213,6 +215,63 @@ def test_old_addresses_of_the_list_lead_to_it(browser: TestClient) -> None:
     assert browser.get("/crawlers").headers["location"] == "/"
     assert browser.get("/runs").status_code == 200
     assert browser.get("/?sort=size").status_code == 422
+
+
+STATES = (
+    "fails",
+    "flaky",
+    "brings less",
+    "failed last",
+    "waits",
+    "running",
+    "healthy",
+    "never ran",
+)
+
+
+@pytest.mark.parametrize("sort", ["crawler", "state", "last_run", "good", "items"])
+def test_each_order_is_that_of_an_independent_sort(
+    filled: Harness, browser: TestClient, tmp_path: Path, sort: str
+) -> None:
+    """Equal values stay in the order of the page without one, and what has no value is last."""
+
+    def listed(query: str) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(browser.get(f"/?{query}format=csv").text)))
+
+    first = listed("")
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
+        newest = database.execute(
+            "SELECT crawler, items, created_at FROM run_history"
+            " WHERE run_id IN (SELECT max(run_id) FROM run_history GROUP BY crawler)"
+        ).fetchall()
+        shares = database.execute(
+            "SELECT crawler, avg(status = 'COMPLETED') FROM run_history"
+            " WHERE status IN ('COMPLETED', 'FAILED') GROUP BY crawler"
+        ).fetchall()
+    ranks = [(row["Crawler"], row["State"].partition(" since")[0]) for row in first]
+    values: dict[str, dict[str, Any]] = {
+        "crawler": {name: name for name, _ in ranks},
+        "state": {name: STATES.index(state) for name, state in ranks},
+        "last_run": {name: at for name, _, at in newest},
+        "good": dict(shares),
+        "items": {name: items for name, items, _ in newest if items is not None},
+    }
+    own = values[sort]
+    names = [row["Crawler"] for row in first]
+    assert len(names) == CRAWLERS + 1
+    for sign in ("", "-"):
+        known = [name for name in names if name in own]
+        known.sort(key=own.__getitem__, reverse=sign == "-")
+        expected = known + [name for name in names if name not in own]
+        assert [row["Crawler"] for row in listed(f"sort={sign}{sort}&")] == expected
+
+
+def test_shares_are_read_for_a_bounded_number_of_crawlers(
+    filled: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.ui.fleet.SHARES_MAX", 5)
+    page = words(browser.get("/?sort=-good&page_size=5"))
+    assert "Only the 5 crawlers in the worst states are in this order." in page
 
 
 def test_a_crawler_that_left_has_no_start(filled: Harness, browser: TestClient) -> None:

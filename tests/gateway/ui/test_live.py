@@ -179,7 +179,7 @@ async def test_a_change_gets_to_list_and_page_with_its_event(harness: Harness) -
         for screen in (listed, page):
             await until(screen, moved)
         stop(harness, run_id)
-        assert targets(await until(listed, lambda event: "STOPPING" in event.data)) == [
+        assert targets(await until(listed, lambda event: "stopping" in event.data)) == [
             f"#run-{run_id}"
         ]
         changed = targets(await until(page, lambda event: "pill stopping" in event.data))
@@ -220,7 +220,7 @@ async def test_new_runs_come_on_top_of_the_lists_that_they_fit_and_of_no_selecti
         event = await until(odd, lambda event: f'id="run-{tagged}"' in event.data)
         assert re.findall(r'<tr id="run-(\d+)"', event.data) == [str(tagged)]
         stop(harness, old)
-        seen = await until(chosen, lambda event: "STOPPING" in event.data)
+        seen = await until(chosen, lambda event: "stopping" in event.data)
         assert "#main" not in targets(seen)
 
 
@@ -461,7 +461,7 @@ async def test_a_screen_outlives_a_database_that_does_not_answer(
         stop(harness, run_id)
         await until(screen, lambda event: event.event == "tick")
         monkeypatch.setattr(runs, "list_runs", real)
-        await until(screen, lambda event: "STOPPING" in event.data)
+        await until(screen, lambda event: "stopping" in event.data)
 
 
 def test_what_no_page_asks_for_is_refused(harness: Harness) -> None:

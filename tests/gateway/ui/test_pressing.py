@@ -13,6 +13,7 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, StoreUnavailable
+from crawler_lifecycle.gateway.ui.parts.forms import USED
 from crawler_lifecycle.gateway.ui.parts.lists import SELECTED_MAX
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back, note_of
 from tests.gateway.gateway_harness import Harness
@@ -270,7 +271,7 @@ def test_a_run_starts_once_for_each_form(harness: Harness, browser: TestClient) 
     assert request.limits.stall_timeout_s == 77.0
     changed = browser.post("/runs/new", data={**form, "tags": "c"})
     assert changed.status_code == 422
-    assert "belongs to run 1" in changed.text
+    assert USED in changed.text
     assert len(harness.store.runs.list_runs()) == 1
 
 

@@ -97,8 +97,8 @@ def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
         "attention": ["True"]
     }
     without = {
-        "Status: FAILED": ("status", ["COMPLETED"]),
-        "Status: COMPLETED": ("status", ["FAILED"]),
+        "Status: failed": ("status", ["COMPLETED"]),
+        "Status: done": ("status", ["FAILED"]),
     }
     without |= {
         "Crawler: plain": ("crawler", None),

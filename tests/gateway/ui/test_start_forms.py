@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, JobState
 from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.features.user_code import loading
+from crawler_lifecycle.gateway.ui.parts.forms import USED
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.test_put_forms import filled
 
@@ -186,6 +187,48 @@ def test_the_built_in_manager_begins_with_its_jobs(harness: Harness, browser: Te
     assert row.options["argv"][:5] == ["plain", "--max-running-jobs", "10", "--retries", "2"]
 
 
+def test_jobs_are_rows_with_the_fields_of_their_crawler(
+    harness: Harness, browser: TestClient
+) -> None:
+    """As without JavaScript: each button sends the form, which comes back with its rows."""
+    form = filled(browser.get(f"/start/manager?plan={BUILT_IN}"))
+
+    def pressed(button: str, **given: str) -> dict[str, str]:
+        answer = browser.post("/start/manager", data={**form, **given, "show": button})
+        assert (answer.status_code, wrong(answer)) == (200, {})
+        return dict(filled(answer))
+
+    form = pressed("yes", **{"opt-spider": "plain"})
+    assert {"job1.page", "seal"} <= form.keys()
+    form = pressed("add", **{"job1.page": "1"})
+    form = pressed("add", **{"job2.page": "gone"})
+    form = pressed("remove 2", **{"job3.page": "3"})
+    assert (form["rows"], form["job1.page"], form["job2.page"]) == ("2", "1", "3")
+    assert harness.store.managers.get_manager(1) is None
+
+    both = {"job1.pages": "x", "job2.color": "y", "opt---retries": "many", "jobs": "[1]"}
+    refused = browser.post("/start/manager", data=form | both)
+    assert refused.status_code == 422
+    assert wrong(refused).keys() == both.keys(), "all mistakes at once, each at its field"
+    assert {name: filled(refused)[name] for name in both} == both
+    assert browser.post("/start/manager", data=form | {"job21.page": "1"}).status_code == 422
+
+    answer = browser.post("/start/manager", data=form | {"jobs": '{"page": "4"}'})
+    assert answer.status_code == 303, wrong(answer)
+    jobs = harness.store.managers.list_jobs(1, 0, 10)
+    assert [one.job.spider_args["page"] for one in jobs if one.job] == ["1", "3", "4"]
+
+
+def test_rows_of_jobs_are_bounded(browser: TestClient) -> None:
+    form = {"plan": BUILT_IN, "key": uuid.uuid4().hex, "opt-spider": "plain"}
+    for rows, shown in (("19", 20), ("20", 20), ("999", 20), ("x", 2), ("0", 2)):
+        answer = browser.post("/start/manager", data=form | {"rows": rows, "show": "add"})
+        assert filled(answer)["rows"] == str(shown), rows
+        assert ('value="add"' in answer.text) is (shown < 20)
+    last = browser.post("/start/manager", data=form | {"rows": "1", "show": "remove 1"})
+    assert filled(last)["rows"] == "1"
+
+
 def test_a_graph_begins_with_the_function_that_builds_it(
     harness: Harness, browser: TestClient
 ) -> None:
@@ -209,10 +252,6 @@ def test_a_graph_begins_with_the_function_that_builds_it(
     args = {"day": "monday", "most": 4, "dry": True, "where": ["a"]}
     assert step.job == {"call": "shops:nightly", "style": "plain", "args": args}
     assert (row.name, row.options.max_parallel, graft.graft) == ("nightly", 2, True)
-    other = browser.post("/start/graph", data=form | typed | {"opt-day": "tuesday"})
-    assert (other.status_code, filled(other)["key"] == form["key"]) == (422, False), (
-        "the next press is a new start"
-    )
 
 
 @pytest.mark.parametrize(
@@ -249,6 +288,38 @@ def test_a_graph_begins_from_its_steps_as_json(harness: Harness, browser: TestCl
         browser, "graph", plan="json", steps=steps, context='{"day": 1}', id="a b", fail_fast="yes"
     )
     assert answer.headers.get("location") == "/graphs/a%20b", wrong(answer)
+
+
+@pytest.mark.parametrize(
+    ("address", "page", "first", "then"),
+    [
+        ("/runs/new", "?crawler=plain", {"arg.page": "1"}, {"arg.page": "2"}),
+        ("/start/manager", "?plan=shops:Shops", {"opt-shop": "de", "name": "a"}, {"opt-shop": "f"}),
+        ("/start/graph", "?plan=shops:nightly", {"opt-day": "monday"}, {"opt-day": "tuesday"}),
+    ],
+)
+def test_a_form_whose_key_was_used_for_something_else_gets_a_new_one(
+    browser: TestClient, address: str, page: str, first: dict[str, str], then: dict[str, str]
+) -> None:
+    form = filled(browser.get(address + page)) | first
+    started, again = (browser.post(address, data=form) for _ in range(2))
+    assert started.headers["location"] == again.headers["location"], wrong(again)
+    refused = browser.post(address, data=form | then)
+    assert (refused.status_code, USED in refused.text) == (422, True)
+    shown = filled(refused)
+    assert shown["key"] != form["key"]
+    assert {name: shown[name] for name in then} == then, "nothing that was typed is lost"
+    third = browser.post(address, data=shown)
+    assert third.status_code == 303, wrong(third)
+    assert third.headers["location"] != started.headers["location"]
+
+
+def test_an_own_id_that_is_taken_is_refused_at_its_field(browser: TestClient) -> None:
+    form = filled(browser.get("/start/graph?plan=shops:nightly")) | {"opt-day": "1", "id": "own"}
+    browser.post("/start/graph", data=form)
+    refused = browser.post("/start/graph", data=form | {"opt-day": "2"})
+    assert wrong(refused).keys() == {"id"}
+    assert filled(refused)["key"] == form["key"]
 
 
 def test_what_workers_report_is_never_trusted(harness: Harness, browser: TestClient) -> None:

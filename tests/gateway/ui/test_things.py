@@ -75,6 +75,8 @@ def test_a_backfill_is_counted_before_it_begins(
     window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z"}
     asked = press(browser, nightly, "backfill", **window)
     assert "3 due times are in this window" in words(asked)
+    preview = "First Thursday 2026-11-19 01:00:00 +0000 Last Thursday 2026-11-19 03:00:00 +0000"
+    assert preview in words(asked)
     row = harness.schedule()
     assert harness.store.schedules.list_firings(row.schedule_id) == []
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text.partition("<main")[2]))
@@ -254,3 +256,20 @@ def test_corrections_are_those_of_the_week_unless_asked(browser: TestClient) -> 
     assert "No corrections since then." in words(browser.get("/corrections"))
     assert browser.get("/corrections?kind=nonsense").status_code == 422
     assert browser.get("/corrections?since=2026-01-01T00:00:00Z&kind=late").status_code == 200
+
+
+def test_a_form_that_is_sent_again_with_other_values_asks_for_another_action(
+    harness: Harness, browser: TestClient
+) -> None:
+    """A person goes back to a page, which keeps its key, and asks for something else."""
+    browser.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
+    key = uuid.uuid4().hex
+
+    def limited(cap: str) -> str:
+        return words(press(browser, "/managers/1", "limit", key=key, attempt="1", cap=cap))
+
+    for cap in ("3", "5"):
+        assert f"The limit is {cap}." in limited(cap)
+    again = limited("3")
+    assert "The limit is 3." in again, "an answer from before"
+    assert harness.manager(1).cap == 5, "the same form does nothing twice"

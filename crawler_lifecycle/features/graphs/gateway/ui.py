@@ -78,6 +78,7 @@ class GraphForm(ActionForm):
     """The form with actions on a graph."""
 
     subject: ClassVar[Subject] = GRAPH
+    apart = ("reason",)
     attempt: int | None = None
     """The attempt that the form showed; a page of an incident shows none."""
     reason: Reason | None = None
@@ -117,6 +118,7 @@ class StepsForm(ChosenForm):
 
     subject: ClassVar[Subject] = STEP
     acts = ("retry", "fresh", "cancel")
+    apart = ("step", "reason")
     step: Annotated[
         list[Annotated[str, StringConstraints(pattern=CHOSEN)]], Field(default_factory=list)
     ]

@@ -23,7 +23,8 @@ from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, End, Project, is_news
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.subjects import Cell, Document, status_word
+from crawler_lifecycle.domain.status_words import status_word
+from crawler_lifecycle.subjects import Cell, Document
 
 from ..domain.manager import PAGE_ITEMS
 from .items import Args, Format, Item, Source, format_of, pages

@@ -23,7 +23,8 @@ from crawler_lifecycle.cli.subjects import (
     Yes,
 )
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import JOB, TERMINAL, WAITING, Document, jobs, status_word
+from crawler_lifecycle.domain.status_words import status_word
+from crawler_lifecycle.subjects import JOB, TERMINAL, WAITING, Document, jobs
 from crawler_lifecycle.subjects import MANAGER as SUBJECT
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.status_words import MANAGER_WORDS
+from crawler_lifecycle.domain.status_words import MANAGER_WORDS, status_word
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.api.lists import ResultPage
 from crawler_lifecycle.gateway.api.paging import (
@@ -31,7 +31,7 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.owned import OwnedViews
 from crawler_lifecycle.gateway.runs.answers import Stop
 from crawler_lifecycle.gateway.runs.commands import existing
-from crawler_lifecycle.subjects import MANAGER, status_word
+from crawler_lifecycle.subjects import MANAGER
 
 from ..domain.manager import BUILT_IN, Job, JobState
 from ..ports import JobRow, ManagerRow, UserCodeRow

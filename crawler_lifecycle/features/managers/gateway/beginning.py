@@ -5,10 +5,11 @@ use it too.
 from __future__ import annotations
 
 import re
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
@@ -18,14 +19,18 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.projects import chosen, only
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.runs.requests import texts
+from crawler_lifecycle.gateway.ui.parts import crawler_fields
 from crawler_lifecycle.gateway.ui.parts import forms as fields
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
-from crawler_lifecycle.web.problems import Problem, of_error, refused
+from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, of_error, refused
 
 from ..domain.manager import BUILT_IN
 from ..ports import CODE_GRAPH, CODE_MANAGER, UserCodeRow
 from ..store.user_code import UserCodeStore
+from . import job_rows
 from .commands import NO_WORKER, ManagerCommands
 from .options import Option, command_line, options_of, values_of
 from .requests import AddJobs, StartManager
@@ -76,6 +81,22 @@ class Beginning(ABC):
         """
         return [one for one in options_of(plan) if one.name != "--flow-id"]
 
+    def has_field(self, name: str) -> bool:
+        """Return whether the form can have this field, besides its own ones and those of
+        options.
+        """
+        return False
+
+    async def mistakes(self, given: Mapping[str, str]) -> list[FieldError]:
+        """Return errors that ``start`` may not find, because it ends at an earlier one."""
+        return []
+
+    async def more_values(
+        self, plan: UserCodeRow | None, given: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return further values for the template."""
+        return {"each": False, "wrong": None}
+
     @abstractmethod
     async def start(
         self, plan: UserCodeRow | None, options: Sequence[Option], given: Mapping[str, str]
@@ -103,7 +124,11 @@ class Beginning(ABC):
         """Receive the form. Redirect to the new page, or show the form again with its errors."""
         pairs = await fields.form(request)
         options = [name for name, _ in pairs if name.startswith("opt-")]
-        given = fields.typed(pairs, [*_COMMON, *self.own, *options])
+        more = [name for name, _ in pairs if self.has_field(name)]
+        given = fields.typed(pairs, [*_COMMON, *self.own, *options, *more])
+        if "show" in given:
+            present_call().admitted = False  # nothing is started
+            return await self.shown(request, job_rows.pressed(given))
 
         async def started() -> str:
             if not re.fullmatch("[0-9a-f]{32}", given.get("key", "")):
@@ -124,6 +149,7 @@ class Beginning(ABC):
             return await self.start(plan, own, given)
 
         async def again(problem: Problem) -> Response:
+            problem.errors += await self.mistakes(given)
             return await self.shown(request, given, problem)
 
         return await fields.sent(started, again)
@@ -134,6 +160,7 @@ class Beginning(ABC):
         """Show the form with these values, and with the errors of ``problem``."""
         known, bad, note = await run_in_threadpool(self.registered)
         plan = known.get(given.get("plan", ""))
+        key = fields.next_key(given, problem)
         values: dict[str, Any] = {
             "kind": self.kind,
             "known": known,
@@ -142,20 +169,15 @@ class Beginning(ABC):
             "plan": plan,
             "given": given,
             "options": await self.fields(plan) if plan else [],
-            "each": plan is not None and plan.plan == BUILT_IN,
             "as_json": given.get("plan") in self.unplanned,
         }
         places = {name: name for name in _COMMON} | {"Idempotency-Key": "key", **self.places}
         places |= {value.field: value.field for value in values["options"]}
         rest = "steps" if values["as_json"] else "plan"
-        values["wrong"] = problem and fields.placed(problem, places, ("options",), rest)
-        # A refused form keeps its key, because it started nothing, and a double click must still
-        # start only one manager or graph. But if something was started with this key and different
-        # values, the next click is meant as a new start.
-        keep = (
-            given.get("key") if problem is None or problem.code != "idempotency_mismatch" else None
-        )
-        values |= {"key": keep or uuid.uuid4().hex, "everywhere": only() is None}
+        values |= await self.more_values(plan, given)
+        if problem is not None:
+            values["wrong"] = fields.placed(problem, places, ("options",), rest)
+        values |= {"key": key, "everywhere": only() is None}
         return answer(request, "begin.html", status=problem.status if problem else 200, **values)
 
 
@@ -164,10 +186,11 @@ class ManagerBeginning(Beginning):
     """The form that starts a manager."""
 
     kind = CODE_MANAGER
-    own = ("flow_id", "jobs", "seal")
+    own = ("flow_id", "jobs", "seal", "rows", "show")
     places: ClassVar = {
         "flow_id": "flow_id",
         "jobs": "jobs",
+        **{f"job{number}": f"job{number}." for number in range(1, job_rows.ROWS_MAX + 1)},
         "crawler": "opt-spider",
         **{f"options.{field}": f"opt-{name}" for name, field in _EACH.items()},
     }
@@ -189,6 +212,39 @@ class ManagerBeginning(Beginning):
             replace(option, choices=sorted(known)) if option.name == "spider" else option
             for option in options
         ]
+
+    def has_field(self, name: str) -> bool:
+        return job_rows.is_field(name)
+
+    async def mistakes(self, given: Mapping[str, str]) -> list[FieldError]:
+        """Return the errors in all jobs."""
+        if given.get("plan") != BUILT_IN:
+            return []
+        found = fields.mistakes(partial(fields.objects, "jobs", given.get("jobs", "")))
+        known, _ = await self.commands.crawlers.last()
+        crawler = known.get(given.get("opt-spider", "").strip())
+        if crawler is None:
+            return found
+        common: dict[str, str] = {}
+        with suppress(Problem):  # the field of these arguments then has its own error
+            text = given.get("opt---spider-args", "{}")
+            common = texts(fields.read_json("opt---spider-args", text, dict, "give an object"))
+        return found + job_rows.mistakes(crawler, common, given)
+
+    async def more_values(
+        self, plan: UserCodeRow | None, given: Mapping[str, str]
+    ) -> dict[str, Any]:
+        known, away = await self.commands.crawlers.last()
+        is_built_in = plan is not None and plan.plan == BUILT_IN
+        name = given.get("opt-spider", "").strip()
+        return {
+            "each": is_built_in,
+            "crawlers": sorted(known),
+            "crawler": known.get(name),
+            "wrong": crawler_fields.hint(known, away, given, "opt-spider"),
+            "rows": job_rows.row_count(given),
+            "rows_max": job_rows.ROWS_MAX,
+        }
 
     async def start(
         self, plan: UserCodeRow | None, options: Sequence[Option], given: Mapping[str, str]
@@ -231,7 +287,14 @@ class ManagerBeginning(Beginning):
         """Check all jobs in the form, then return them, so that no manager begins with only some
         of them.
         """
-        rows = [{"spider_args": args} for args in fields.objects("jobs", given.get("jobs", ""))]
+        if wrong := await self.mistakes(given):
+            detail = "; ".join(f"{error.field}: {error.message}" for error in wrong)
+            raise Problem(422, "invalid_request", detail, errors=wrong[:ERRORS_MAX])
+        args = [
+            *job_rows.args_of_rows(given).values(),
+            *fields.objects("jobs", given.get("jobs", "")),
+        ]
+        rows = [{"spider_args": own} for own in args]
         if not rows and "seal" not in given:
             return None
         body = fields.validated(AddJobs, {"jobs": rows, "seal": "seal" in given})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.due_ids import temporal_schedule_id
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.status_words import shown_status
 from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Moment
@@ -34,7 +35,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.subjects import DUE, SCHEDULE, Subject
+from crawler_lifecycle.subjects import DUE, SCHEDULE, Column, Subject
 from crawler_lifecycle.web.problems import Problem, of_error, refused
 
 from ..domain.decision import Decision
@@ -86,11 +87,18 @@ CHOOSER = Chooser(
 )
 
 
+def _shown(column: Column) -> Column:
+    """Return the column of the web UI, where the status has the same word as on other pages."""
+    if column.title != "Status":
+        return column
+    return replace(column, cell=lambda row: shown_status(row.get("status")))
+
+
 DUE_TIMES = Chooser(
     Subject(
         "due time",
         "due_at",
-        columns=DUE,
+        columns=[_shown(column) for column in DUE],
         empty="There have been no due times yet. Each one is listed here, with what it started or "
         "why it started nothing.",
     ),
@@ -114,6 +122,7 @@ class ScheduleForm(ActionForm):
     """The form of a schedule."""
 
     subject: ClassVar[Subject] = SCHEDULE
+    apart = ("after", "until")
     after: Moment | None = None
     until: Moment | None = None
     counted: int | None = None
@@ -212,12 +221,12 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         row: ScheduleRow,
         given: Mapping[str, str],
         problem: Problem | None = None,
-        count: int | None = None,
+        due: Sequence[datetime] | None = None,
     ) -> Response:
         values = await run_in_threadpool(head, row)
         wrong = problem and fields.placed(problem, {field: field for field in _WINDOW})
         status = problem.status if problem else 200
-        own: dict[str, Any] = {"given": given, "wrong": wrong, "count": count}
+        own: dict[str, Any] = {"given": given, "wrong": wrong, "due": due, "most": COUNTED_MAX}
         return answer(request, "backfill.html", status=status, **own, **values)
 
     @app.get("/schedules/{name}/definition")
@@ -239,8 +248,8 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         return await fields.carry_out(request, gateway.once, asked, name, act)
 
     async def press_backfill(name: str, request: Request, pairs: fields.Pairs) -> Response:
-        """Show how many due times a window has, and carry out the backfill if the form has shown
-        this number.
+        """Show how many due times a window has, with the first and the last, and carry out the
+        backfill if the form has shown this number.
         """
         row = await commands.find(name)
         given = {field: text for field, text in pairs if field in ("key", "reason", *_WINDOW)}
@@ -251,26 +260,30 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
                 for field, text in pairs
             ]
             asked = read(ScheduleForm, local)
-            count = await run_in_threadpool(_count, row, _window(asked), clock())
-            if count == asked.counted:
+            due = await run_in_threadpool(_due, row, _window(asked), clock())
+            if len(due) == asked.counted:
                 act = functools.partial(_carried_out, commands, name, asked)
                 return await fields.carry_out(request, gateway.once, asked, name, act)
         except (Problem, LifecycleError) as error:
             return await backfill_page(request, row, given, of_error(error))
         # The page only asks a question, and nothing is done yet.
         present_call().admitted = False
-        return await backfill_page(request, row, given, count=count)
+        return await backfill_page(request, row, given, due=due)
 
 
 #: The fields of a backfill.
 _WINDOW = ("after", "until")
 
 
-def _count(row: ScheduleRow, body: Backfill, now: datetime) -> int:
-    """Return the number of due times of a backfill. Raises ``InvalidRequest``."""
+def _due(row: ScheduleRow, body: Backfill, now: datetime) -> list[datetime]:
+    """Return the due times of a backfill in the time zone of the schedule, at most one more than
+    ``COUNTED_MAX``. Raises ``InvalidRequest``.
+    """
     until = check_window(body, now)
-    found = ScheduleSpec.read(row.definition).due_times(body.after, until)
-    return sum(1 for _ in itertools.islice(found, COUNTED_MAX + 1))
+    spec = ScheduleSpec.read(row.definition)
+    found = itertools.islice(spec.due_times(body.after, until), COUNTED_MAX + 1)
+    zone = zone_of(row)
+    return [at.astimezone(zone) for at in found]
 
 
 def _window(asked: ScheduleForm) -> Backfill:

@@ -155,14 +155,11 @@ class WebhookForm(ActionForm):
     """The form of a webhook."""
 
     subject: ClassVar[Subject] = WEBHOOK
+    apart = ("seq",)
     seen: int | None = Field(default=None, ge=0, le=ID_MAX)
     """The number of the newest event when the form was shown."""
     seq: Id | None = None
     """The number of an event to be skipped."""
-
-    @property
-    def request_key(self) -> str:
-        return f"{super().request_key}.{self.seq}"
 
 
 CHOOSER = Chooser(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.status_words import state_word
+from crawler_lifecycle.domain.status_words import shown_status
 from crawler_lifecycle.gateway.api.paging import Paging
 from crawler_lifecycle.gateway.ui.parts.rendering import next_page, query
 from crawler_lifecycle.subjects import Subject
@@ -162,7 +162,9 @@ class Chooser:
         if name == "sort":
             column = self.sorts[value.removeprefix("-")].lower()
             return f"{column}, largest first" if value.startswith("-") else column
-        return "" if value is True else str(state_word(value) if name == "state" else value)
+        if name in ("state", "status"):
+            return str(shown_status(value))
+        return "" if value is True else str(value)
 
     def _sorts(self, asked: Asked) -> dict[str, tuple[str, str | None]]:
         """Return the link of each column by which the list can be sorted, by its title, and its

@@ -30,16 +30,19 @@ def fields_of(args: object) -> dict[str, str]:
 
 
 def hint(
-    known: Mapping[str, CrawlerDefinition], away: str | None, given: Mapping[str, str]
+    known: Mapping[str, CrawlerDefinition],
+    away: str | None,
+    given: Mapping[str, str],
+    field: str = "crawler",
 ) -> Wrong | None:
     """Return the error for a form whose crawler is unknown, or ``None``. ``away`` states why the
-    catalogue may be incomplete.
+    catalogue may be incomplete, and ``field`` names the field of the crawler.
     """
-    name = given.get("crawler", "").strip()
+    name = given.get(field, "").strip()
     if not name or not known or name in known:
         return None
     text = f"No crawler has this name; {unknown(name, known, away)}"
-    return Wrong(text, {"crawler": text})
+    return Wrong(text, {field: text})
 
 
 def checks(

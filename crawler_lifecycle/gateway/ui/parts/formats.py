@@ -14,6 +14,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from crawler_lifecycle.domain.status_words import shown_word
 from crawler_lifecycle.domain.waiting import MARK
 from crawler_lifecycle.subjects import (
     At,
@@ -28,7 +29,6 @@ from crawler_lifecycle.subjects import (
     Took,
     Word,
     plain,
-    status_word,
 )
 
 #: Characters that are invisible or change the text direction. The web UI shows their code points
@@ -142,14 +142,14 @@ def cell(value: Cell, now: datetime) -> str | Markup:
             return between(_time(begin), _time(end), now)
         case Lag(ms):
             return "–" if ms is None else span(ms / 1000)
-        case Count(count):
-            return number(count)
+        case Count(count, bad):
+            return cell(Note(number(count), "bad"), now) if bad else number(count)
         case Size(count):
             return size(count)
         case Link(text, path):
             return Markup('<a href="{}">{}</a>').format(path, visible(str(text)))
         case Word(text, bad, why):
-            style = "flag bad" if bad else f"status {text}".lower()
+            style = "flag bad" if bad else "status " + str(text).lower().replace(" ", "-")
             parts = [Note(text, style), *(Note(reason, "why") for reason in why)]
             return cell(CellLine(parts), now)
         case Note(text, style):
@@ -198,6 +198,10 @@ def cell_order(value: Any) -> tuple[int, Any]:
             return 0, count
         case int() | float():
             return 0, value
+        case Link(int() as number_of_it):
+            return 0, number_of_it
+        case CellLine(parts) if isinstance(first := next(iter(_present(parts)), None), int | Link):
+            return cell_order(first)
         case Took(begin, end) if begin and end:
             return 0, (_time(end) - _time(begin)).total_seconds()
     text = cell_text(value)
@@ -224,17 +228,9 @@ def number(value: float | None) -> str:
     )
 
 
-_PILLS = {"completed": "done", "processing": "running", "initializing": "starting"}
-
-
 def run_pill(run: Any) -> Markup:
-    """Return the state of a run or manager as a pill that contains an operator's word."""
-    word = status_word(vars(run)).lower()
-    if word == "completed" and getattr(run, "lacks", None) is not None:
-        word = "brings less"
-    elif word == "initializing" and run.waiting is not None:
-        word = "waiting"
-    return pill(_PILLS.get(word, word))
+    """Return the state of a run or manager as a pill."""
+    return pill(shown_word(vars(run)))
 
 
 def pill(word: str) -> Markup:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import json
 import math
 import re
 import shlex
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -130,7 +132,8 @@ def validated(kind: type[T], values: Mapping[str, object]) -> T:
 #: The maximum number of actions that are remembered.
 KEPT_MAX = 2000
 
-Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+_KEY = r"^[0-9a-f]{32}$"
+Key = Annotated[str, StringConstraints(pattern=_KEY)]
 
 
 class KeyedForm(BaseModel):
@@ -150,6 +153,9 @@ class ActionForm(KeyedForm):
     subject.
     """
 
+    apart: ClassVar[tuple[str, ...]] = ()
+    """The fields whose values make it another action, although the key is the same."""
+
     do: str
     reason: str | None = Field(default=None, max_length=2000)
 
@@ -167,8 +173,14 @@ class ActionForm(KeyedForm):
 
     @property
     def request_key(self) -> str:
-        """The key of this action. Actions with the same key are carried out only once."""
-        return f"{self.key}.{self.do}"
+        """The key of this action. Actions with the same key are carried out only once.
+
+        A person can go back to the form and send it again with other values, which asks for another
+        action.
+        """
+        values = [str(getattr(self, name)) for name in self.apart]
+        digest = hashlib.sha256(json.dumps(values).encode()).hexdigest()
+        return f"{self.key}.{self.do}.{digest[:16]}"
 
     def sentence(self, fresh: bool, note: str | None, **values: object) -> str:
         """Return a sentence about the result.
@@ -483,6 +495,31 @@ async def keep(
 def reason(given: Mapping[str, str]) -> bytes:
     """Return the body of a pause as JSON."""
     return json.dumps({"reason": given.get("reason")}).encode()
+
+
+#: What a form says if its key was used for something else.
+USED = (
+    "Nothing was started now, because this form has started something with other values before. "
+    "To start another one with these values, press Start again."
+)
+
+
+def next_key(given: Mapping[str, str], problem: Problem | None) -> str:
+    """Return the key for a form that is shown.
+
+    A refused form keeps its key, because it has started nothing, and a double click must still
+    start only one thing. But if the key has already started something with other values, the form
+    could never succeed: it gets a new key, and ``problem`` then says what happened.
+    """
+    if problem is not None and problem.code == "idempotency_mismatch":
+        # The key of a graph is its id, unless a person has given one.
+        names = {error.field for error in problem.errors}
+        if "Idempotency-Key" in names or ("id" in names and "id" not in given):
+            problem.detail = USED
+            problem.errors = []
+            return uuid.uuid4().hex
+    key = given.get("key", "")
+    return key if re.fullmatch(_KEY, key) else uuid.uuid4().hex
 
 
 async def sent(

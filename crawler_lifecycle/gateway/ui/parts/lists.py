@@ -29,6 +29,8 @@ T = TypeVar("T", bound=BaseModel)
 SELECTED_MAX = 500
 #: The maximum number of rows in a CSV file.
 CSV_MAX = 5000
+#: The maximum number of rows that are searched and sorted if they are not in memory.
+WINDOW = 2_000
 #: Spreadsheets execute text that begins like this as a formula. A number is not a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r](?!\d+(\.\d+)?$)")
 
@@ -52,7 +54,7 @@ Find = Callable[[Any], RowPage]
 
 
 class HeldFilters(SearchParameters):
-    """Filters of a list whose rows are all in memory."""
+    """Filters of a list whose rows are in memory when they are searched and sorted."""
 
 
 def filters_of(request: Request, kind: type[T]) -> T:
@@ -131,6 +133,26 @@ def held(chooser: Chooser, rows: Sequence[Any]) -> Find:
         return page_of(found, filters)
 
     return find
+
+
+def windowed(chooser: Chooser, find: Find) -> Find:
+    """Return the function that searches and sorts the first ``WINDOW`` rows of ``find``, because no
+    index finds a part of a text. Without a search and an order, it returns the pages of ``find``.
+    """
+
+    def within(filters: HeldFilters) -> RowPage:
+        if filters.search is None and filters.sort is None:
+            return find(filters)
+        plain = {"search": None, "sort": None, "page_token": None}
+        window = everything(find, filters.model_copy(update=plain), WINDOW)
+        page = held(chooser, window.rows)(filters)
+        if window.token is None:
+            return page
+        first = "newest" if chooser.newest_first else "first"
+        among = f"{first} {WINDOW:,} {chooser.subject.plural} that match the other filters"
+        return replace(page, note=f"Only the {among} were searched and sorted.")
+
+    return within
 
 
 def page_of(rows: Sequence[Any], filters: Paging) -> RowPage:

@@ -26,7 +26,7 @@ from markupsafe import Markup, escape
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.status_words import state_word
+from crawler_lifecycle.domain.status_words import shown_status, shown_word, state_word
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
 from crawler_lifecycle.gateway.ui.parts.formats import (
     aging,
@@ -46,7 +46,7 @@ from crawler_lifecycle.gateway.ui.parts.formats import (
 )
 from crawler_lifecycle.gateway.ui.parts.notes import COOKIE, note_of
 from crawler_lifecycle.observability.metrics import release
-from crawler_lifecycle.subjects import SUBJECTS, Column, Subject, deletion_words, status_word
+from crawler_lifecycle.subjects import SUBJECTS, Column, Subject, deletion_words
 from crawler_lifecycle.web.problems import Problem
 
 FOLDER = Path(__file__).parents[1] / "assets"
@@ -260,7 +260,8 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= {
-        "status_word": lambda row: status_word(vars(row)),
+        "shown_word": lambda row: shown_word(vars(row)),
+        "shown_status": shown_status,
         "run_pill": run_pill,
         "pill": pill,
         "state_word": state_word,

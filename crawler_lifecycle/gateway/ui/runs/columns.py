@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from crawler_lifecycle.domain.status_words import shown_word
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.subjects import (
     RUN,
@@ -24,7 +25,6 @@ from crawler_lifecycle.subjects import (
     at,
     count,
     of,
-    status_word,
 )
 
 
@@ -39,7 +39,7 @@ def _status(row: Document) -> Any:
     asked = stop and f"{'force stop' if stop['force'] else 'stop'} requested"
     flags = [name for name in ("stale", "blocked") if row[name]]
     return CellLine(
-        [Word(status_word(row)), Note(asked, "flag"), *(Note(f, "flag bad") for f in flags)]
+        [Word(shown_word(row)), Note(asked, "flag"), *(Note(f, "flag bad") for f in flags)]
     )
 
 
@@ -57,8 +57,7 @@ def _tasks(row: Document) -> Any:
 
 
 def _errors(row: Document) -> Any:
-    errors = row["errors"]
-    return Note(number(errors), "bad") if errors else Count(errors)
+    return Count(row["errors"], bad=bool(row["errors"]))
 
 
 def _checked(row: Document) -> Any:
@@ -123,7 +122,7 @@ def _task(row: Document) -> Any:
     more = [Note(f"id {row['task_id']}")]
     more += [Note(f"attempt {row['attempt']}")] if row["attempt"] > 1 else []
     more += [Note("replaced", "flag")] if row["superseded_by"] else []
-    return CellLine([str(row["task_index"]), *more])
+    return CellLine([row["task_index"], *more])
 
 
 def _why(row: Document) -> Any:

@@ -26,7 +26,14 @@ from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.formats import size
 from crawler_lifecycle.gateway.ui.parts.forms import form, query_of, read
-from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    RowPage,
+    filters_of,
+    held_sorts,
+    list_page,
+    windowed,
+)
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
 from crawler_lifecycle.gateway.ui.runs.columns import TASKS
@@ -58,6 +65,8 @@ class RunChoice(Choice):
 TASKS_OF = Chooser(
     TASKS,
     "",
+    "Number, status, reason, argument, node",
+    sorts=held_sorts(TASKS.columns[:-1]),
     presets={
         "Current tasks": {},
         "Failed or lost tasks": {"failed": True},
@@ -66,7 +75,7 @@ TASKS_OF = Chooser(
 )
 
 
-class PageTasks(TaskFilters):
+class PageTasks(TaskFilters, HeldFilters):
     """Filters in the address of a run's tasks. The list begins with the task id ``task``.
 
     ``failed`` selects the tasks that failed or were lost, of which only the first page is shown.
@@ -140,7 +149,7 @@ def add_run(
             request,
             chooser,
             filters,
-            lambda asked: tasks_of(run_id, asked),
+            windowed(chooser, lambda asked: tasks_of(run_id, asked)),
             template="list_tab.html",
             head="run_head.html",
             tab="Tasks",

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -126,9 +125,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
     ) -> Response:
         known, away = await crawlers.last()
         pools = store.pools.known_pools
-        # A refused form keeps its key, because it has started nothing, and a double click must
-        # still start only one run.
-        key = given.get("key") or uuid.uuid4().hex
+        key = fields.next_key(given, problem)
         hint = crawler_fields.hint(known, away, given)
         values: dict[str, Any] = {
             "crawlers": sorted(known),
