@@ -21,7 +21,7 @@ from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports.polls import Poll, TaskFinding
-from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner, RecentRun
+from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.unit import count_tasks
@@ -226,9 +226,7 @@ def _finds(store: Store, name: str) -> None:
 def _screens(store: Store, name: str) -> None:
     crawlers = [f"crawler-{n}" for n in range(CRAWLERS)]
     calls = {
-        f"last 20 runs of {CRAWLERS} crawlers": lambda: store.runs.recent_runs(
-            crawlers, 20, RecentRun
-        ),
+        f"last 20 runs of {CRAWLERS} crawlers": lambda: store.runs.recent_runs(crawlers, 20),
         "attention, of all runs": lambda: store.runs.list_runs(
             limit=PAGE, attention=True, created_from=FILLED_FROM
         ),

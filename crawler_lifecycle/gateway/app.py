@@ -25,7 +25,6 @@ from crawler_lifecycle.gateway.quotas import add_quotas
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.items import add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
-from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
 from crawler_lifecycle.gateway.runs.routes import (
     add_commands,
     add_deliveries,
@@ -132,13 +131,6 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
         if crawlers.age_s is not None:
             response.headers["Age"] = f"{crawlers.age_s:.0f}"
         return response
-
-    @app.get("/v1/crawlers/runs")
-    async def list_recent_runs() -> AllCrawlerRuns:
-        """The last 20 runs of each crawler in the catalogue, with a mark on runs that found
-        unusually few items. The answer is kept for five seconds.
-        """
-        return await gateway.recent.read()
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:

@@ -34,7 +34,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     rail_counts(app, store)
     add_assets(app)
     add_login(app, gateway.logins, clock)
-    add_fleet(app, store, gateway.fleet, gateway.health)
+    add_fleet(app, gateway.fleet, gateway.health)
     # Before the runs, or "new" would be a run.
     add_start(app, gateway.commands, gateway.crawlers, store)
     runs = gateway.run_list

@@ -41,7 +41,6 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.fleet import Fleet
 from crawler_lifecycle.gateway.runs.items import RunItems
-from crawler_lifecycle.gateway.runs.recent import RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
@@ -124,7 +123,6 @@ class Gateway:
         self.files = RunFiles(store.tasks, store.exports, self.live_files, archived, elsewhere)
         self.items = RunItems(self.files, store.runs, store.tasks)
         self.health = Health(self.needs, workflows, self.feed, store, clock)
-        self.recent = RecentRuns(store.runs, crawlers, clock)
         self.fleet = Fleet(store, crawlers, clock)
         self.views = RunViews(store, blocked, clock)
         parts = (store.initiation, store.additions, store.stops, store.runs, store.deletion)

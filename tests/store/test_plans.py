@@ -51,7 +51,7 @@ from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.ports.polls import Correction, Details, LiveCounters, Poll
-from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, RecentRun, TaskRecord
+from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.runs.tables import run_history, task_history
@@ -578,7 +578,8 @@ def readers(store: Store, filled: Filled) -> None:
     searching(store, filled)
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
-    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20, RecentRun)
+    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.runs.earlier_runs(filled.size.runs // 2, "crawler-7", 60)
     overviews(store, filled)
     store.tasks.list_tasks(run_id)
     store.tasks.list_tasks(
@@ -586,6 +587,7 @@ def readers(store: Store, filled: Filled) -> None:
     )
     store.tasks.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
     store.tasks.count_tasks(run_id)
+    store.tasks.peak_memory(run_id, 20)
     store.tasks.tasks_of_runs([run_id, *range(1, 500)])
     store.tasks.task_indexes(range(1, 500))
     store.tasks.tries(run_id)
@@ -695,7 +697,8 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.runs.get_run(run_id)
     store.runs.find_run("filled-77")
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
-    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20, RecentRun)
+    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.runs.earlier_runs(filled.size.runs // 2, "crawler-7", 60)
     overviews(store, filled)
     store.runs.properties(run_id)
     store.tasks.recorded_tasks([(run_id, n, 1) for n in range(100)])

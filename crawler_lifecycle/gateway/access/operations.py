@@ -91,7 +91,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None), "healthz readyz"),
     (
         _READ,
-        """metrics openapi getHealth listCrawlers listRecentRuns listPools listRuns compareRun
+        """metrics openapi getHealth listCrawlers listPools listRuns
         listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listUserCode listGraphs
         getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.ports.runs import LiveRuns, ShortRun
+from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.store import Store
 
 from .crawlers import Crawlers
@@ -29,6 +30,11 @@ FRESH_S = 5.0
 NAMES_MAX = 100_000
 INCIDENTS_MAX = 5_000
 LIVE_MAX = 10_000
+#: The number of last runs of a crawler, and the period for which good runs are counted.
+EACH = 20
+WEEK = timedelta(days=7)
+#: The number of crawlers whose good runs are counted at once.
+SHARES_AT_ONCE = 500
 #: The period for which runs are counted: 24 hours, including the present one. It begins on the
 #: hour.
 DAY = timedelta(hours=23)
@@ -107,6 +113,16 @@ def waiting_words(waits: Iterable[LiveRuns]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class CrawlerResults:
+    """The results of a crawler."""
+
+    last: list[ShortRun]
+    """Its last runs, newest first."""
+    good: float | None
+    """The share of its runs in the last ``WEEK`` that were good; ``None`` if none has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetReport:
     """All crawlers, worst first, and everything else that needs attention."""
 
@@ -121,6 +137,8 @@ class FleetReport:
     away: str | None
     """A note if this is not the newest catalogue."""
     at: datetime
+    results: dict[str, CrawlerResults] = field(default_factory=dict)
+    """The results of the crawlers that a page has shown."""
 
 
 @dataclass(eq=False)
@@ -137,6 +155,28 @@ class Fleet:
     async def read(self) -> FleetReport:
         """Return the report. Raises ``StoreUnavailable``."""
         return await self._kept.own.read()
+
+    def results(self, report: FleetReport, crawlers: Iterable[str]) -> Mapping[str, CrawlerResults]:
+        """Return the results of these crawlers (at most 200) and perhaps of others. Pages that show
+        the same report share them. This call blocks.
+        """
+        missing = [name for name in crawlers if name not in report.results]
+        last: dict[str, list[ShortRun]] = {name: [] for name in missing}
+        for run in self.store.runs.recent_runs(missing, EACH):
+            last[run.crawler].append(run)
+        good = self.store.runs.good_shares(missing, report.at - WEEK)
+        for name in missing:
+            report.results[name] = CrawlerResults(last[name], good.get(name))
+        return report.results
+
+    def good_shares(self, crawlers: Sequence[str], now: datetime) -> Mapping[str, float]:
+        """Return the share of good runs in the last ``WEEK``, by crawler. A crawler of which no run
+        has ended is missing. This call blocks.
+        """
+        shares: dict[str, float] = {}
+        for part in chunks(crawlers, SHARES_AT_ONCE):
+            shares |= self.store.runs.good_shares(part, now - WEEK)
+        return shares
 
     async def _ask(self) -> FleetReport:
         known, away = await self.crawlers.last()

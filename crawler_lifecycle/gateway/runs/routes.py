@@ -50,7 +50,6 @@ from crawler_lifecycle.gateway.runs.answers import (
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands, as_it_stands, found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries, reading
-from crawler_lifecycle.gateway.runs.recent import Comparison, compared
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
 from crawler_lifecycle.ports.protocols import TaskBundles
@@ -396,13 +395,6 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         """
         read, ended = partial(views.detail, run_id), lambda run: run.status.terminal
         return await next_answer(request, feed, run_subject(run_id), wait, read, ended)
-
-    @app.get("/v1/runs/{run_id}/comparison")
-    def compare_run(run_id: RunId) -> Comparison:
-        """The counters and rates of a run, compared with the last previous run of its crawler that
-        completed.
-        """
-        return compared(store.runs, found(store.runs, run_id), views.clock())
 
     @app.get("/v1/runs/{run_id}/stop")
     def get_stop(run_id: RunId) -> StopOfRun:

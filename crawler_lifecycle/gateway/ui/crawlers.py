@@ -19,12 +19,11 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
 from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.recent import brought_less
-from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind, run_seconds
+from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.lists import (
@@ -167,12 +166,14 @@ class CrawlerPages:
     def overview(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values that only the overview needs. This call blocks."""
         runs = values["runs"]
-        figures = usual(good_of(runs))
+        good = good_of(runs)
+        figures = usual(good)
         items = [figure for figure in figures if figure[0] == "items"]
         return {
             "chart": chart(runs, EACH, items[0][2] if items else None),
             "rates": [*(self.rate(values["name"], days) for days in DAYS[:-1]), values["rate"]],
             "usual": figures,
+            "good_runs": len(good),
         }
 
 
@@ -221,8 +222,8 @@ def add_crawlers(app: FastAPI, pages: CrawlerPages, runs: RunList) -> None:
 
 
 def good_of(runs: Sequence[BriefRun]) -> list[BriefRun]:
-    """Return the runs that completed."""
-    return [run for run in runs if run.status == RunStatus.COMPLETED]
+    """Return the good runs among these."""
+    return [run for run in runs if is_good(run)]
 
 
 def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | None, float | None]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from statistics import median
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from crawler_lifecycle.domain.crawlers.state import RANKS, CrawlerState
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
+from crawler_lifecycle.domain.results import is_good
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, may
 from crawler_lifecycle.gateway.api.paging import SearchParameters, order
@@ -28,6 +29,7 @@ from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (
     LIVE_MAX,
+    CrawlerResults,
     Fleet,
     FleetCrawler,
     FleetReport,
@@ -41,16 +43,11 @@ from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_p
 from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer, query
 from crawler_lifecycle.gateway.ui.runs.columns import crawler_link
 from crawler_lifecycle.gateway.ui.runs.commands import PageFilters
-from crawler_lifecycle.ports.runs import ShortRun
-from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, Subject, at, of
 
-#: The number of crawlers on one page, and for each the numbers of its last runs and of days that
-#: are shown.
+#: The number of crawlers on one page.
 PAGE = 100
-EACH = 20
-DAYS = 7
 #: The number of incidents that are shown at first. The others are folded.
 SHOWN = 8
 #: Seconds that a page waits for the state of the parts, and for the counts in the navigation.
@@ -67,10 +64,9 @@ SORTS = {
     "good": "Good, 7 d",
     "items": "Items",
 }
-#: The maximum number of crawlers, worst first, whose shares of good runs are read for an order, and
-#: the number that one statement reads.
+#: The maximum number of crawlers, worst first, whose shares of good runs are read for an
+#: order.
 SHARES_MAX = 2_000
-SHARES_AT_ONCE = 500
 
 
 class FleetFilters(SearchParameters):
@@ -82,32 +78,23 @@ class FleetFilters(SearchParameters):
 
 
 def crawler_rows(
-    store: Store, found: Sequence[FleetCrawler], now: datetime
+    found: Sequence[FleetCrawler], results: Mapping[str, CrawlerResults], now: datetime
 ) -> list[dict[str, Any]]:
     """Return the documents that the columns of crawlers read. Rows have numbers, because names can
-    contain any character. This call blocks.
+    contain any character.
     """
-    names = [crawler.name for crawler in found]
-    runs: dict[str, list[ShortRun]] = {name: [] for name in names}
-    for run in store.runs.recent_runs(names, EACH, ShortRun):
-        runs[run.crawler].append(run)
-    good = store.runs.good_shares(names, now - timedelta(days=DAYS))
     rows = []
     for number_of_row, crawler in enumerate(found, 1):
-        last = runs[crawler.name]
-        ended = [run for run in last if RunStatus(run.status).terminal]
-        before = [
-            run.items
-            for run in ended[1:]
-            if run.status == RunStatus.COMPLETED and run.lacks is None and run.items is not None
-        ]
+        result = results[crawler.name]
+        ended = [run for run in result.last if RunStatus(run.status).terminal]
+        before = [run.items for run in ended[1:] if is_good(run) and run.items is not None]
         row = {
             **asdict(crawler),
             "crawler_id": number_of_row,
             "at": now,
-            "paths": bar_paths(last, 20, 8),
-            "runs": len(last),
-            "good": good.get(crawler.name),
+            "paths": bar_paths(result.last, 20, 8),
+            "runs": len(result.last),
+            "good": result.good,
             "items": ended[0].items if ended else None,
             "usual": median(before) if before else None,
         }
@@ -127,7 +114,7 @@ def fitting(report: FleetReport, search: str | None) -> list[FleetCrawler]:
 
 
 def ordered(
-    store: Store, crawlers: Sequence[FleetCrawler], sort: str | None, now: datetime
+    fleet: Fleet, report: FleetReport, crawlers: Sequence[FleetCrawler], sort: str | None
 ) -> tuple[list[FleetCrawler], str | None]:
     """Return the crawlers, which are worst first, in this order, and a note about crawlers whose
     value was not read.
@@ -148,10 +135,8 @@ def ordered(
         case "items":
             values = {crawler.name: crawler.items for crawler in crawlers}
         case _:
-            values = {}
             names = [crawler.name for crawler in crawlers]
-            for part in chunks(names[:SHARES_MAX], SHARES_AT_ONCE):
-                values |= store.runs.good_shares(part, now - timedelta(days=DAYS))
+            values = dict(fleet.good_shares(names[:SHARES_MAX], report.at))
             if len(names) > SHARES_MAX:
                 note = f"Only the {SHARES_MAX:,} crawlers in the worst states are in this order."
     known = [crawler for crawler in crawlers if values.get(crawler.name) is not None]
@@ -265,7 +250,7 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
     return [*words, (today, "/runs" + query(since), False)]
 
 
-def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
+def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
     """Add the first page, and the page of all parts."""
 
     @app.get("/")
@@ -285,11 +270,12 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
         request: Request, filters: FleetFilters, report: FleetReport, parts: HealthReport | None
     ) -> Response:
         matching = fitting(report, filters.search)
-        crawlers, note = ordered(store, matching, filters.sort, report.at)
+        crawlers, note = ordered(fleet, report, matching, filters.sort)
 
         def found(asked: FleetFilters) -> RowPage:
             page = page_of(crawlers, asked)
-            return replace(page, rows=crawler_rows(store, page.rows, report.at), note=note)
+            results = fleet.results(report, [crawler.name for crawler in page.rows])
+            return replace(page, rows=crawler_rows(page.rows, results, report.at), note=note)
 
         muted = [row for row in report.incidents if row.is_muted(report.at)]
         heard = [row for row in report.incidents if not row.is_muted(report.at)]

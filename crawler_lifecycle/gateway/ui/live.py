@@ -44,7 +44,7 @@ from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two renderings of a screen about runs.
+#: Seconds between two renderings of a screen about runs, or of the first page.
 EVERY_S = 2.0
 #: The same for other screens, which rarely change without an event.
 OTHERS_S = 5.0
@@ -74,6 +74,8 @@ REST_MIN_S = 0.25
 REST_MAX_S = 8.0
 #: The maximum number of screens that are rendered at the same time: in total, and for one project.
 AT_ONCE = (3, 2)
+#: The first parts of the addresses of these screens.
+_SOON = ("fleet", "runs")
 Render = Callable[[], Coroutine[Any, Any, str]]
 Marks = tuple[datetime, Mapping[int, tuple[object, ...]]]
 """The time of the query, and for each run a value that changes with its row."""
@@ -102,15 +104,17 @@ class Screen:
     """
 
     def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Slots) -> None:
-        # All tabs of a subject are updated by the events about the subject.
-        self.about = "/".join(path.strip("/").split("/")[:2]) or "runs"
+        # All tabs of a subject are updated by the events about the subject. No event is about the
+        # first page: it reuses its state for some seconds, so a rendering after each event about a
+        # run would show nothing new.
+        self.about = "/".join(path.strip("/").split("/")[:2]) or "fleet"
         run = re.fullmatch(r"runs/([1-9]\d{0,17})", self.about)
         self.run_id = int(run[1]) if run else None
         self.news = asyncio.Event()
         """Set when something happens that the screen may show. Get this object before you read the
         version.
         """
-        self.every_s = EVERY_S if self.about.partition("/")[0] == "runs" else OTHERS_S
+        self.every_s = EVERY_S if self.about.partition("/")[0] in _SOON else OTHERS_S
         self.readers = 0
         self.version = 0
         self.as_of: datetime | None = None

@@ -17,7 +17,7 @@ from crawler_lifecycle.ports.runs import BriefRun, Ends, LiveRuns
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .lists import WAITING, first_after, last_before, wait_column
+from .lists import WAITING, first_after, good_runs, last_before, wait_column
 from .newest import newest_of_each, of_project
 from .tables import LIVE_RUNS, OVER_RUNS, run_history
 
@@ -130,7 +130,7 @@ class RunCounts(StorePart):
 
     def good_shares(self, crawlers: Collection[str], since: datetime) -> dict[str, float]:
         """Return for each of these crawlers (at most 500) the share of its runs since ``since``
-        that completed, among its newest ``SHARE_OF`` runs.
+        that were good, among its newest ``SHARE_OF`` runs.
 
         Runs that a person stopped do not count. A crawler without other runs has no share.
         """
@@ -138,14 +138,14 @@ class RunCounts(StorePart):
             return {}
         r = run_history.c
         page = newest_of_each([of_project(crawler=crawler) for crawler in crawlers], SHARE_OF)
-        completed = func.sum(case((r.status == RunStatus.COMPLETED, 1), else_=0))
+        good = func.sum(case((good_runs(run_history), 1), else_=0))
         by_person = func.coalesce(r.ended_by, "") == EndedBy.PERSON
         stopped = and_(r.status == RunStatus.FAILED, by_person)
-        ended = select(r.crawler, completed, func.count()).join(page, page.c.run_id == r.run_id)
+        ended = select(r.crawler, good, func.count()).join(page, page.c.run_id == r.run_id)
         ended = ended.where(r.created_at >= since, r.status.in_(OVER_RUNS), ~stopped)
         with self._db.reading() as conn:
             rows = conn.execute(ended.group_by(r.crawler)).all()
-        return {crawler: int(good) / runs for crawler, good, runs in rows}
+        return {crawler: int(many) / runs for crawler, many, runs in rows}
 
 
 def _hinted(query: Any) -> Any:

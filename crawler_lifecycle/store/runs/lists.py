@@ -26,6 +26,7 @@ from typing import Any, TypedDict
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     Select,
     and_,
     case,
@@ -117,6 +118,11 @@ class RunFilters:
     or it completed with less than expected. In addition, no later run of the same work or schedule
     succeeded.
     """
+
+
+def good_runs(runs: FromClause) -> ColumnElement[bool]:
+    """Return the condition of ``domain.results.is_good`` for rows of this table or alias."""
+    return and_(runs.c.status == RunStatus.COMPLETED, runs.c.lacks.is_(None))
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
@@ -223,12 +229,7 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
 
     def followed(column: str) -> ColumnElement[bool]:
         same = later.c[column] == r[column]
-        good = and_(
-            same,
-            later.c.status == RunStatus.COMPLETED,
-            later.c.lacks.is_(None),
-            later.c.run_id > r.run_id,
-        )
+        good = and_(same, good_runs(later), later.c.run_id > r.run_id)
         return exists(select(later.c.run_id).where(good).correlate(run_history))
 
     theirs = or_(r.ended_by.is_(None), r.ended_by != EndedBy.PERSON)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import starmap
 from operator import attrgetter
-from typing import TypeVar, Unpack
+from typing import Unpack
 
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, false, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.clocks import not_ahead
@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import (
     CRAWLERS_MAX,
     BriefRun,
+    RecentRun,
     Resumption,
     RunRow,
     ShortRun,
@@ -57,8 +58,6 @@ from .unit import RunPart, current_tasks, missing
 
 #: The maximum number of notes about resuming that are returned for one run.
 _NOTES_MAX = 10
-
-R = TypeVar("R", bound=ShortRun)
 
 
 class RunReader(RunCounts, RunPart):
@@ -178,11 +177,11 @@ class RunReader(RunCounts, RunPart):
         oldest run first. A crawler of several projects has one for each.
         """
         with self._db.reading() as conn:
-            return _runs_of(conn, ShortRun, newest_of_all(conn), most)
+            return _runs_of(conn, newest_of_all(conn), most)
 
-    def recent_runs(self, crawlers: Collection[str], each: int, kind: type[R]) -> list[R]:
+    def recent_runs(self, crawlers: Collection[str], each: int) -> list[ShortRun]:
         """Return the newest ``each`` runs of each of these crawlers, newest first, with one
-        statement. ``kind`` is the class of the rows.
+        statement.
 
         Raises ``ValueError`` for more than ``CRAWLERS_MAX`` crawlers.
         """
@@ -195,7 +194,24 @@ class RunReader(RunCounts, RunPart):
             return []
         page = newest_of_each([of_project(crawler=crawler) for crawler in wanted], each)
         with self._db.reading() as conn:
-            return _runs_of(conn, kind, page, each * len(wanted))[::-1]
+            return _runs_of(conn, page, each * len(wanted))[::-1]
+
+    def earlier_runs(self, run_id: int, crawler: str, limit: int) -> list[tuple[RecentRun, bool]]:
+        """Return the newest ``limit`` runs of the crawler before this run, newest first, each with
+        whether it had the same arguments and settings as this run.
+        """
+        r = run_history.c
+        before = RunFilters({"crawler": crawler}, before_run_id=run_id)
+        names = [*RecentRun.__dataclass_fields__]
+        columns = [r[name] for name in names]
+        own = run_history.alias("own")
+        work = select(own.c.work_hash).where(own.c.run_id == run_id).scalar_subquery()
+        same = func.coalesce(r.work_hash == work, false()).label("same")
+        with self._db.reading() as conn:
+            rows = newest_runs(conn, before, limit, *columns, same)
+        return [
+            (RecentRun(**{name: row[name] for name in names}), bool(row["same"])) for row in rows
+        ]
 
     def brief_runs(self, limit: int, *, crawler: str | None = None) -> list[BriefRun]:
         """Return the newest runs, or those of this crawler, newest first."""
@@ -255,12 +271,12 @@ class RunReader(RunCounts, RunPart):
         return self._of_run(history_property, run_id)
 
 
-def _runs_of(conn: Connection, kind: type[R], page: Subquery, most: int) -> list[R]:
+def _runs_of(conn: Connection, page: Subquery, most: int) -> list[ShortRun]:
     """Return the runs with the ids of ``page``, at most ``most``, oldest first."""
     r = run_history.c
-    columns = [r[name] for name in kind.__dataclass_fields__]
+    columns = [r[name] for name in ShortRun.__dataclass_fields__]
     query = select(*columns).join(page, page.c.run_id == r.run_id).limit(most)
-    return sorted(starmap(kind, conn.execute(query)), key=attrgetter("run_id"))
+    return sorted(starmap(ShortRun, conn.execute(query)), key=attrgetter("run_id"))
 
 
 class SweepStore(StorePart):

@@ -46,7 +46,7 @@ VALUES = {
 }
 #: The maximum number of ids that one statement reads, and that one search reads.
 _CHUNK = 500
-_READ_MAX = 10_000
+_READ_MAX = 5_000
 #: A word with fewer entries than this has few runs, so one statement sorts all of them.
 _RARE = 20_000
 #: The maximum number of words with the same beginning whose runs are merged.

@@ -62,6 +62,16 @@ class TaskReader(StorePart):
         page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
         return [task_row(row) for row in self._rows(page)] if among is None or among else []
 
+    def peak_memory(self, run_id: int, most: int) -> int | None:
+        """Return the largest peak memory, in bytes, of the first ``most`` current tasks of a run;
+        ``None`` if it is not known for any of them.
+        """
+        t = task_history.c
+        current = select(t.peak_memory).where(t.run_id == run_id, t.superseded_by.is_(None))
+        first = current.order_by(t.task_id).limit(most).with_hint(*_BY_ID).subquery()
+        [row] = self._rows(select(func.max(first.c.peak_memory).label("peak")))
+        return None if row["peak"] is None else int(row["peak"])
+
     def tries(self, run_id: int) -> list[Try]:
         """Return all tries of the tasks of a run, by id."""
         with self._db.reading() as conn:

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.status_words import status_word
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
 from crawler_lifecycle.gateway.ui.parts.charts import run_kind
-from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
+from crawler_lifecycle.ports.runs import Fence, RunRow
 from tests.support.servers import each_on_sqlite
 
 from .harness import Harness, seen
@@ -73,7 +73,7 @@ def told(harness: Harness, row: RunRow) -> Told:
         row.status,
         row.ended_by,
         status_word(document),
-        run_kind(harness.store.runs.recent_runs([row.crawler], 1, RecentRun)[0]),
+        run_kind(harness.store.runs.recent_runs([row.crawler], 1)[0]),
         exit_of_wait(document, "completed"),
         alert_of(EVENT_RUN_ENDED, run_subject(row.run_id), event.body, None).bad,
         bool(attention),

@@ -19,7 +19,7 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, S
 from crawler_lifecycle.features.graphs.ports import NewGraph
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
-from crawler_lifecycle.ports.runs import Owner, RecentRun
+from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.harness import START, Harness, request
 from tests.contracts.store.managing import Managed, page
@@ -68,7 +68,7 @@ READS: dict[str, Callable[[Filled], Any]] = {
     "brief_runs": lambda a: a.store.runs.brief_runs(9),
     "live_runs": lambda a: a.store.runs.live_runs(9),
     "newest_runs": lambda a: a.store.runs.newest_runs(9),
-    "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9, RecentRun),
+    "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9),
     "recorded_tasks": lambda a: a.store.tasks.recorded_tasks([(a.run, 0, 1)]),
     "get_manager": lambda a: a.store.managers.get_manager(a.manager),
     "find_manager": lambda a: a.store.managers.find_manager(None, "x"),

@@ -230,3 +230,10 @@ def test_crawlers_are_remembered_for_a_moment(harness: Harness, client: TestClie
     assert names == ["plain", "strict"]
     harness.scheduler.catalogue.crawlers.clear()
     assert len(client.get("/v1/crawlers").json()["crawlers"]) == 2
+
+
+def test_runs_that_need_attention_have_no_live_status(harness: Harness) -> None:
+    with harness.client() as client:
+        assert client.get("/v1/runs", params={"attention": "true"}).json()["runs"] == []
+        wrong = client.get("/v1/runs", params={"attention": "true", "status": "STOPPING"})
+    assert (wrong.status_code, "attention" in wrong.json()["detail"]) == (422, True)

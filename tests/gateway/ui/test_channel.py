@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -100,3 +102,33 @@ async def test_a_channel_has_a_limit(harness: Harness, monkeypatch: pytest.Monke
     async with served(harness.new_app()) as server, opened(server.url) as (client, _):
         statuses = [await join(client, n, "/page/events", "path=/runs") for n in (1, 2, 3)]
         assert statuses == [204, 204, 503]
+
+
+async def test_a_busy_stream_keeps_no_other_waiting_and_loses_nothing() -> None:
+    """All streams of a channel share one queue, and a stream that finds it full waits its turn."""
+
+    async def router(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        parts = 500 if scope["query_string"] == b"busy" else 3
+        for part in range(parts):
+            await send({"type": "http.response.body", "body": str(part).encode()})
+
+    app: Any = SimpleNamespace(router=router)
+    request: Any = SimpleNamespace(scope={})
+    feed: Any = SimpleNamespace(closed=False)
+    shared = channel.Channel(app, request)
+    shared.join(1, channel.JoinParameters(path="/page/events", query="busy"))
+    await asyncio.sleep(0)  # it fills the queue
+    shared.join(2, channel.JoinParameters(path="/page/events", query="quiet"))
+    sent: list[Frame] = []
+    async for line in shared.frames(feed):
+        if line.strip():
+            sent.append(json.loads(line))
+        if sum("end" in frame for frame in sent) == 2:
+            break
+    quiet = [place for place, frame in enumerate(sent) if frame["n"] == 2]
+    assert len(quiet) == 5
+    assert quiet[-1] <= channel.FRAMES_MAX + 2 * len(quiet), "it takes turns"
+    for number, parts in ((1, 500), (2, 3)):
+        texts = [frame["text"] for frame in sent if frame["n"] == number and "text" in frame]
+        assert texts == [str(part) for part in range(parts)]

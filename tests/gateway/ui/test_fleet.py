@@ -6,7 +6,7 @@ import csv
 import html
 import io
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.domain.crawlers.state import CrawlerState
+from crawler_lifecycle.domain.results import is_good
+from crawler_lifecycle.gateway.runs.fleet import CrawlerResults, FleetCrawler
+from crawler_lifecycle.gateway.ui.fleet import crawler_rows
+from crawler_lifecycle.gateway.ui.parts.charts import run_kind
+from crawler_lifecycle.gateway.ui.runs.figures import Earlier
+from crawler_lifecycle.ports.runs import RecentRun
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.ui.conftest import as_browser
@@ -299,3 +306,25 @@ def test_a_caller_of_one_project_sees_its_own_fleet(harness: Harness, tmp_path: 
         for who, state in (("a", "waits"), ("b", "never ran")):
             page = client.get("/", headers={"Accept": "text/html", **keys.headers(f"{who}-read")})
             assert state in rows_of(page.text)["plain"]
+
+
+def test_first_page_and_page_of_a_run_agree_on_what_is_usual() -> None:
+    """A run that completed with less than expected is good nowhere."""
+    at = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    earlier = [
+        RecentRun(9 - n, "plain", status, None, items, None, lacks, at, at, at, None, None)
+        for n, (status, items, lacks) in enumerate(
+            [
+                ("COMPLETED", 400, None),
+                ("COMPLETED", 1, "coverage"),
+                ("FAILED", 2, None),
+                ("COMPLETED", 200, None),
+                ("COMPLETED", None, None),
+            ]
+        )
+    ]
+    crawler = FleetCrawler("plain", CrawlerState.HEALTHY, None, "", None, None, True)
+    results = {"plain": CrawlerResults([earlier[2], *earlier], None)}
+    [row] = crawler_rows([crawler], results, at)
+    assert row["usual"] == Earlier(earlier, True).usual("items") == 300
+    assert [run_kind(run) == "completed" for run in earlier] == [is_good(run) for run in earlier]

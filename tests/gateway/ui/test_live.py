@@ -58,7 +58,7 @@ async def until(screen: AsyncIterator[Sse], fits: Callable[[Sse], bool]) -> Sse:
 @pytest.mark.parametrize(
     ("path", "about"),
     [
-        ("/", "runs"),
+        ("/", "fleet"),
         ("/runs/7/log", "runs/7"),
         ("/schedules/nightly/due-times", "schedules/nightly"),
         ("/corrections", "corrections"),
@@ -166,6 +166,24 @@ async def test_how_everything_stands_gets_to_the_first_page(harness: Harness) ->
         await until(screen, lambda event: "Everything works" in event.data)
         harness.workflows.down = True
         await until(screen, lambda event: "unwell</a>" in event.data)
+
+
+async def test_the_first_page_is_not_rendered_for_each_event(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is reused for some seconds, so it would show nothing new."""
+    monkeypatch.setattr(live, "EVERY_S", 3600.0)
+    async with (
+        served(harness.new_app()) as server,
+        watching(server.url, "/") as first,
+        watching(server.url, "/runs") as runs,
+    ):
+        await until(first, moved)
+        await until(runs, moved)
+        start(harness)
+        await until(runs, moved)
+        for _ in range(2):
+            assert (await until(first, lambda event: True)).event == "tick"
 
 
 async def test_a_change_gets_to_list_and_page_with_its_event(harness: Harness) -> None:

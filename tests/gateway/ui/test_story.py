@@ -13,11 +13,10 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Counters as Counts
 from crawler_lifecycle.gateway.runs.answers import RunDetail
-from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
 from crawler_lifecycle.gateway.ui.runs.figures import counters_over_time
 from crawler_lifecycle.gateway.ui.runs.story import NAMES, WIDTH, picture
-from crawler_lifecycle.ports.polls import Correction, LiveCounters
-from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.ports.polls import Correction, CorrectionRow, LiveCounters
+from crawler_lifecycle.ports.runs import Event, TransitionRow
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.test_things import words
 
@@ -42,42 +41,30 @@ def test_a_run_says_what_it_does_and_what_was_recorded(
     assert any(one.startswith("Task 0 was recorded as PENDING, but was LOST") for one in titles)
 
 
-def entry(
-    kind: Any, status: str, at: float, true: float | None = None, task: int | None = None
-) -> TimelineEntry:
-    when, since = (
-        NOON + timedelta(seconds=at),
-        None if true is None else NOON + timedelta(seconds=true),
-    )
-    times = {"at": when, "committed_at": when, "cluster_time": since}
-    return TimelineEntry(
-        key=f"{at}", kind=kind, text="", attempt=1, task_id=task, to_status=status, **times
-    )
+def change(
+    status: str, at: float, true: float | None = None, task: int | None = None
+) -> TransitionRow:
+    when = NOON + timedelta(seconds=at)
+    since = None if true is None else NOON + timedelta(seconds=true)
+    return TransitionRow(1, 1, task, 1, None, status, since, when, None, "poll", {})
 
 
-def drawn(entries: Sequence[TimelineEntry], verified: float) -> Any:
+def drawn(
+    changes: Sequence[TransitionRow], verified: float, corrections: Sequence[CorrectionRow] = ()
+) -> Any:
     run = RunDetail.model_construct(ended_at=None, verified_at=NOON + timedelta(seconds=verified))
-    return picture(run, entries, {7: 0})
+    return picture(run, changes, corrections, {7: 0})
 
 
 def test_the_truth_began_before_its_record_and_ends_with_the_last_poll() -> None:
-    found = drawn(
-        [
-            entry("attempt", "INITIALIZING", 0),
-            entry("task", "PENDING", 10, task=7),
-            entry("task", "FAILED", 80, true=50, task=7),
-            TimelineEntry(
-                **{"key": "c", "kind": "correction", "text": "", "attempt": 1, "task_id": 7},
-                at=NOON + timedelta(seconds=80),
-                record={
-                    "believed": "PENDING",
-                    "truth": "FAILED",
-                    "truth_since": NOON + timedelta(seconds=50),
-                },
-            ),
-        ],
-        verified=100,
-    )
+    changes = [
+        change("INITIALIZING", 0),
+        change("PENDING", 10, task=7),
+        change("FAILED", 80, true=50, task=7),
+    ]
+    ended, corrected = NOON + timedelta(seconds=50), NOON + timedelta(seconds=80)
+    late = ("late", "PENDING", None, "FAILED", ended, "poll", None, {}, corrected)
+    found = drawn(changes, 100, [CorrectionRow(1, 1, 7, 1, *late)])
     scale = (WIDTH - NAMES) / 100
     of_task = {
         (one.kind, one.title.split(",")[0]): (one.x, one.x + one.width) for one in found.bands
@@ -100,22 +87,19 @@ def test_nothing_leaves_the_picture_whatever_the_clocks_said() -> None:
     many tasks.
     """
     mixed = [
-        entry("attempt", "INITIALIZING", 0),
-        entry("task", "RUNNING", 1, -3600, 7),
-        entry("task", "X", 2, 86400, 7),
+        change("INITIALIZING", 0),
+        change("RUNNING", 1, -3600, 7),
+        change("X", 2, 86400, 7),
     ]
-    once = [
-        entry("attempt", "INITIALIZING", 0),
-        *(entry("task", "PENDING", 0, task=n) for n in range(199)),
-    ]
-    for entries in (mixed, once):
-        found = drawn(entries, verified=3)
+    once = [change("INITIALIZING", 0), *(change("PENDING", 0, task=n) for n in range(199))]
+    for changes in (mixed, once):
+        found = drawn(changes, verified=3)
         for one in found.bands:
             assert NAMES <= one.x <= one.x + one.width <= WIDTH + 0.1
             assert one.width > 0
             assert one.y + one.height <= found.height
         assert len(found.lanes) <= 7
-    assert drawn([entry("task", "RUNNING", 0, task=7)], verified=3) is None, (
+    assert drawn([change("RUNNING", 0, task=7)], verified=3) is None, (
         "a page of a resumed run's later entries"
     )
 

@@ -102,4 +102,4 @@ def test_two_runs_show_what_differs(harness: Harness, browser: TestClient) -> No
     assert "crawler" not in found.partition("Run 2 next to")[2].partition("Of what")[0]
     assert browser.get("/runs/2?compare=9").status_code == 404
     assert browser.get("/runs/2?compare=x").status_code == 422
-    assert "Compared with the last run of plain with other arguments" in found
+    assert "Compared with the last run of plain with other arguments or settings" in found

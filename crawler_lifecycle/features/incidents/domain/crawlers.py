@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.results import is_good
 from crawler_lifecycle.domain.run import COVERAGE, EMPTY, NO_ITEMS, UNMET_OUTCOMES, RunStatus
 
 #: A crawler fails if, since its last good run, this many of its runs have failed with one cause, or
@@ -38,10 +39,6 @@ class JudgedRun(NamedTuple):
         return self.ended_by not in (EndedBy.PERSON, EndedBy.LIMIT)
 
     @property
-    def is_good(self) -> bool:
-        return self.status == RunStatus.COMPLETED and self.lacks is None
-
-    @property
     def kind(self) -> str:
         """The kind of its problem, if it is not good."""
         if self.lacks in (EMPTY, COVERAGE, NO_ITEMS):
@@ -54,7 +51,7 @@ def crawler_conditions(
 ) -> list[IncidentCondition]:
     """Return what is wrong with a crawler. ``runs`` contains the last ended runs, newest first."""
     judged = [run for run in runs if run.is_judged]
-    streak = list(takewhile(lambda run: not run.is_good, judged))
+    streak = list(takewhile(lambda run: not is_good(run), judged))
     groups: dict[tuple[str, str], list[JudgedRun]] = {}
     for run in streak:
         cause = fingerprint(crawler, run.lacks or run.outcome, None if run.lacks else run.cause)
@@ -74,7 +71,7 @@ def _flaky(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[In
     # Many consecutive failures do not make a crawler flaky once they are over.
     turns = groupby(run.status == RunStatus.FAILED for run in runs)
     again = sum(failing for failing, _ in turns) > 1
-    if again and len(failed) >= FLAKY_FAILS and any(run.is_good for run in runs[:FAILS]):
+    if again and len(failed) >= FLAKY_FAILS and any(is_good(run) for run in runs[:FAILS]):
         yield _condition("crawler_flaky", project, crawler, "", failed)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.results import is_good, run_seconds
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.ui.parts.formats import number, span
 from crawler_lifecycle.ports.runs import RecentRun, RunRow, ShortRun
@@ -97,11 +98,4 @@ def run_kind(run: ShortRun | RunRow) -> str:
         return "stopped" if run.ended_by == EndedBy.PERSON else "failed"
     if run.status != RunStatus.COMPLETED:
         return "open"
-    return "completed" if run.lacks is None else "less"
-
-
-def run_seconds(run: Run) -> float | None:
-    """Return the duration of a run that has ended."""
-    if run.started_at is None or run.ended_at is None:
-        return None
-    return max((run.ended_at - run.started_at).total_seconds(), 0.0)
+    return "completed" if is_good(run) else "less"

@@ -8,13 +8,11 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.results import LESS, is_good, run_seconds
 from crawler_lifecycle.gateway.runs.answers import RunDetail
-from crawler_lifecycle.gateway.runs.commands import mapping_of
-from crawler_lifecycle.gateway.runs.recent import LESS
-from crawler_lifecycle.gateway.ui.parts.charts import Chart, chart, run_seconds
+from crawler_lifecycle.gateway.ui.parts.charts import Chart, chart
 from crawler_lifecycle.gateway.ui.parts.formats import number, span
-from crawler_lifecycle.ports.runs import Event, RunRow
+from crawler_lifecycle.ports.runs import Event, RecentRun, RunRow
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.subjects import plain
 
@@ -45,25 +43,25 @@ class Figure:
 class Earlier:
     """The earlier runs of a run's crawler.
 
-    ``alike`` is true if these runs had the same arguments.
+    ``alike`` is true if these runs had the same arguments and settings.
     """
 
-    runs: Sequence[RunRow]
+    runs: Sequence[RecentRun]
     alike: bool
 
     @classmethod
     def read(cls, runs: RunReader, row: RunRow) -> Earlier:
-        """Read the earlier runs with the same arguments or, if there are none, any earlier runs.
-        This call blocks.
+        """Read the earlier runs with the same arguments and settings or, if there are none, any
+        earlier runs. This call blocks.
         """
-        found = runs.list_runs(before_run_id=row.run_id, limit=READ, crawler=row.crawler)
-        args = mapping_of(row.request.get("args"))
-        alike = [one for one in found if mapping_of(one.request.get("args")) == args]
-        return cls((alike or found)[:EARLIER], bool(alike))
+        found = runs.earlier_runs(row.run_id, row.crawler, READ)
+        alike = [run for run, same in found if same]
+        chosen = alike or [run for run, _ in found]
+        return cls(chosen[:EARLIER], bool(alike))
 
     def usual(self, name: str) -> float | None:
         """Return the median of a counter, or of ``took`` in seconds, in the good runs."""
-        good = [one for one in self.runs if one.status == RunStatus.COMPLETED and one.lacks is None]
+        good = [one for one in self.runs if is_good(one)]
         found = [run_seconds(one) if name == "took" else getattr(one, name) for one in good]
         known = [value for value in found if value is not None]
         return median(known) if len(known) >= GOOD_MIN else None
@@ -83,9 +81,10 @@ def figures(run: RunDetail, earlier: Earlier, now: datetime) -> list[Figure]:
         shown = None if usual is None else number(int(usual))
         found.append(Figure(name, number(value), shown, less))
     took = earlier.usual("took")
+    passed = run_seconds(run, now)
+    if passed is not None:
+        found.append(Figure("took", span(passed), None if took is None else span(took)))
     if run.started_at is not None:
-        passed = span(((run.ended_at or now) - run.started_at).total_seconds())
-        found.append(Figure("took", passed, None if took is None else span(took)))
         waited = (run.started_at - run.created_at).total_seconds()
         if run.attempt == 1:
             found.append(Figure("waited", f"{span(waited)}, pool {run.pool}"))

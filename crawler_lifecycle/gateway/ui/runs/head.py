@@ -11,16 +11,13 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.routes import RunViews
-from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
+from crawler_lifecycle.gateway.streams.timeline import Timeline
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.gateway.ui.runs.story import cause
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import RUN
-
-#: The maximum number of timeline entries that are read for counting and drawing.
-ENTRIES_MAX = 200
 
 
 @dataclass(eq=False)
@@ -47,25 +44,22 @@ class RunHead:
         return row, await run_in_threadpool(self._values, row, run)
 
     def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
-        entries = self.timeline.page(row, None, ENTRIES_MAX)
         return {
             "run": run,
             "cause": cause(run),
-            "entries": entries,
-            "tabs": tabs_of(RUN.path(run.run_id), counts(run, entries)),
+            "tabs": tabs_of(RUN.path(run.run_id), counts(run)),
             "temporal": self.temporal_page("workflows", run.workflow_id),
             "now": self.views.clock(),
         }
 
 
-def counts(run: RunDetail, entries: TimelinePage) -> dict[str, str | None]:
-    """Return the count of each tab by its word. A count is ``None`` if it is unknown."""
+def counts(run: RunDetail) -> dict[str, str | None]:
+    """Return the count of each tab by its word. A count is ``None`` if it is unknown or takes too
+    long.
+    """
     kept = [one.files for one in run.exports if one.files is not None]
-    more = "+" if entries.next_page_token else ""
     found: dict[str, str | None] = dict.fromkeys(("Overview", "Log"))
     found["Items"] = None if run.items is None else number(run.items)
     found["Files"] = number(kept[-1]) if kept else None
     found["Tasks"] = number(sum(run.tasks.values()))
-    found["Timeline"] = f"{len(entries.timeline)}{more}"
-    found["Request"] = None
-    return found
+    return found | dict.fromkeys(("Timeline", "Request"))

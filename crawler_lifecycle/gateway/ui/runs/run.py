@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.corrections import SOURCES
 from crawler_lifecycle.domain.due_ids import schedule_of
-from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.polling_schedule import POLLING_MINUTES
 from crawler_lifecycle.gateway.api.paging import Choice, Id, Paging, TaskFilters, cut
@@ -46,14 +45,18 @@ from crawler_lifecycle.gateway.ui.runs.figures import (
     figures,
 )
 from crawler_lifecycle.gateway.ui.runs.head import RunHead
-from crawler_lifecycle.gateway.ui.runs.story import picture
+from crawler_lifecycle.gateway.ui.runs.story import Picture, picture
 from crawler_lifecycle.gateway.ui.runs.why import FAILED, ErrorLines
+from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import RUN
 
-#: The maximum number of corrections that are read.
+#: The maximum number of corrections that are read, and of changes of status that are drawn.
 CORRECTIONS_MAX = 200
+CHANGES_MAX = 200
+#: The number of tasks whose largest memory is shown.
+TASKS_READ = 20
 
 
 class RunChoice(Choice):
@@ -113,22 +116,21 @@ def add_run(
         run: RunDetail = values["run"]
         earlier = Earlier.read(store.runs, row)
         shown = figures(run, earlier, clock())
-        with suppress(RowUnreadable):  # the tasks tab names the unreadable row
-            tasks = store.tasks.list_tasks(run.run_id, limit=20)
-            memory = max((task.peak_memory or 0 for task in tasks), default=0)
-            if memory:
-                limit = (run.request.get("resources") or {}).get("memory")
-                shown.append(Figure("memory", size(memory), limit))
+        memory = store.tasks.peak_memory(run.run_id, TASKS_READ)
+        if memory:
+            limit = (run.request.get("resources") or {}).get("memory")
+            shown.append(Figure("memory", size(memory), limit))
         other = None if compare is None else found(store.runs, compare)
         other_run = other and head.views.of(other, clock())
+        corrections = store.corrections.list_corrections(run.run_id, 0, CORRECTIONS_MAX)
         events = store.events.newest_events(run.run_id, EVENTS)
         values |= {
             "figures": shown,
-            "picture": drawn(store, values),
+            "picture": drawn(store, run, corrections),
             "earlier": earlier,
             "chart": earlier.chart(row),
             "counters": counters_over_time(run, events, clock()),
-            "corrections": store.corrections.list_corrections(run.run_id, 0, CORRECTIONS_MAX),
+            "corrections": corrections,
             "sources": SOURCES,
             "polling_schedule": polling_schedule(run),
             "schedule": schedule_of(run.request_id),
@@ -212,17 +214,17 @@ def add_run(
         return go_back(request, "Send again", sent, RUN.path(run_id))
 
 
-def drawn(store: Store, values: dict[str, Any]) -> Any:
-    """Return the picture of the recorded and the true statuses, or ``None`` if there are too many
-    entries to draw.
+def drawn(store: Store, run: RunDetail, corrections: Sequence[CorrectionRow]) -> Picture | None:
+    """Return the picture of the recorded and the true statuses in the present attempt, or ``None``
+    if there are too many changes to draw.
     """
-    run = values["run"]
-    entries = values["entries"]
-    if entries.next_page_token is not None:
+    changes = store.runs.transitions(run.run_id, limit=CHANGES_MAX)
+    if len(changes) + len(corrections) >= CHANGES_MAX:
         return None
-    mine = [entry for entry in entries.timeline if entry.attempt == run.attempt]
-    ids = {entry.task_id for entry in mine if entry.task_id is not None}
-    return picture(run, mine, store.tasks.task_indexes(ids))
+    mine = [change for change in changes if change.attempt == run.attempt]
+    wrong = [one for one in corrections if one.attempt == run.attempt]
+    ids = {change.task_id for change in mine if change.task_id is not None}
+    return picture(run, mine, wrong, store.tasks.task_indexes(ids))
 
 
 def polling_schedule(run: RunDetail) -> list[tuple[float, bool]]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.results import run_seconds
 from crawler_lifecycle.gateway.runs.answers import RunDetail
-from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
 from crawler_lifecycle.gateway.ui.parts.formats import number, span
+from crawler_lifecycle.ports.polls import CorrectionRow
+from crawler_lifecycle.ports.runs import TransitionRow
 
 #: The width of the picture.
 WIDTH = 960
@@ -32,7 +34,6 @@ _WORDS = {
     "SUCCEEDED": "succeeded",
     "CANCELLED": "cancelled",
 }
-_DRAWN = ("attempt", "status", "task", "correction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,8 @@ def sentence(run: RunDetail) -> str:
         f"{number(n)} {_WORDS.get(one, one.lower())}" for one, n in run.tasks.items() if n
     )
     if run.status.terminal:
-        after = ""
-        if run.ended_at and run.started_at:
-            after = f" after {span((run.ended_at - run.started_at).total_seconds())}"
+        seconds = run_seconds(run)
+        after = "" if seconds is None else f" after {span(seconds)}"
         ended = "failed"
         if run.status == "COMPLETED":
             ended = "completed"
@@ -91,28 +91,29 @@ def sentence(run: RunDetail) -> str:
 
 
 def picture(
-    run: RunDetail, entries: Sequence[TimelineEntry], indexes: Mapping[int, int]
+    run: RunDetail,
+    transitions: Sequence[TransitionRow],
+    corrections: Sequence[CorrectionRow],
+    indexes: Mapping[int, int],
 ) -> Picture | None:
-    """Draw the changes of this attempt, or return ``None`` if none is recorded.
+    """Draw the changes of one attempt, or return ``None`` if none of the run itself is recorded.
 
     ``indexes`` maps the id of each task to its number.
     """
-    changes: dict[int | None, list[TimelineEntry]] = {}
-    wrong: dict[int | None, list[TimelineEntry]] = {}
-    for one in entries:
-        if one.kind in _DRAWN:
-            (wrong if one.kind == "correction" else changes).setdefault(one.task_id, []).append(one)
-    tasks = sorted(
-        (change for change in changes if change is not None), key=lambda one: one not in wrong
-    )[:LANES_MAX]
+    changes: dict[int | None, list[TransitionRow]] = {}
+    for change in transitions:
+        changes.setdefault(change.task_id, []).append(change)
+    wrong: dict[int | None, list[CorrectionRow]] = {}
+    for correction in corrections:
+        wrong.setdefault(correction.task_id, []).append(correction)
     if None not in changes:
         return None
-    times = [
-        when
-        for entry in entries
-        if entry.kind in _DRAWN
-        for when in (entry.at, entry.cluster_time or entry.at)
-    ]
+    tasks = sorted(
+        (task for task in changes if task is not None), key=lambda task: task not in wrong
+    )[:LANES_MAX]
+    recorded = [change.committed_at for change in transitions]
+    true = [change.cluster_time for change in transitions if change.cluster_time is not None]
+    times = [*recorded, *true, *(correction.created_at for correction in corrections)]
     # Nothing is known about the time after the last poll.
     begin = min(times)
     end = max(*times, run.ended_at or run.verified_at or times[0])
@@ -158,22 +159,16 @@ def picture(
             else f"Task with id {key}"
         )
         lanes.append((y, name))
-        for one in wrong.get(key, ()):
-            record = one.record or {}
-            since = record.get("truth_since") or one.at - timedelta(
-                milliseconds=record.get("lag_ms") or 0
-            )
-            words = (
-                f"{name} was recorded as {record.get('believed')}, but was {record.get('truth')}"
-            )
-            band(y - 3, since, one.at, "wrong", words, height=2 * ROW + 8)
-        for row, when in enumerate(
-            ([one.at for one in mine], [one.cluster_time or one.at for one in mine])
-        ):
-            for one, since, until in zip(mine, when, [*when[1:], end], strict=True):
-                status = one.to_status or ""
+        for correction in wrong.get(key, ()):
+            at = correction.created_at
+            since = correction.truth_since or at - timedelta(milliseconds=correction.lag_ms or 0)
+            words = f"{name} was recorded as {correction.believed}, but was {correction.truth}"
+            band(y - 3, since, at, "wrong", words, height=2 * ROW + 8)
+        recorded_at = [change.committed_at for change in mine]
+        true_at = [change.cluster_time or change.committed_at for change in mine]
+        for row, when in enumerate((recorded_at, true_at)):
+            for change, since, until in zip(mine, when, [*when[1:], end], strict=True):
+                status = change.to_status
                 words = f"{name}: {('recorded as', 'truly')[row]} {status}"
                 band(y + row * (ROW + 2), since, max(since, until), status.lower(), words, status)
-    return Picture(
-        lanes, bands, len(lanes) * LANE + 2 * ROW, begin, end, sum(map(len, wrong.values()))
-    )
+    return Picture(lanes, bands, len(lanes) * LANE + 2 * ROW, begin, end, len(corrections))

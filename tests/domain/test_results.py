@@ -1,0 +1,59 @@
+"""Good runs, their durations, and a crawler that silently brings less."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
+from crawler_lifecycle.ports.runs import RecentRun
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def recent(
+    items: int | None,
+    status: str = "COMPLETED",
+    lacks: str | None = None,
+    began: datetime | None = NOW,
+    ended: datetime | None = NOW,
+) -> RecentRun:
+    return RecentRun(7, "plain", status, None, items, None, lacks, NOW, began, ended, None, None)
+
+
+def test_less_than_its_runs_before() -> None:
+    for items, less in [
+        ([100, 200, 190, 210], "run 7 brought 100 items, the 3 good runs before it 200 (median)"),
+        ([140, 200, 190, 210], None),
+        ([0, 1, 1, 1], "run 7 brought 0 items, the 3 good runs before it 1 (median)"),
+        ([0, 0, 0, 0], None),
+        ([100, 200, 200], None),
+        ([], None),
+        ([100, None, 200, 190, 210], "the 3 good runs"),
+    ]:
+        said = brought_less([recent(count) for count in items])
+        assert (said is None) == (less is None), items
+        assert less is None or less in str(said)
+
+
+def test_runs_that_failed_or_go_on_say_nothing_about_items() -> None:
+    others = [recent(0, "FAILED"), recent(3, "PROCESSING")]
+    assert brought_less([*others, *(recent(n) for n in (200, 190, 210, 205))]) is None
+    assert "run 7 brought 1 items" in str(
+        brought_less([*others, *(recent(n) for n in (1, 190, *[0] * 2, 210, 205, 203))])
+    )
+
+
+def test_only_a_run_that_met_all_expectations_is_good() -> None:
+    assert is_good(recent(0))
+    assert not is_good(recent(9, lacks="coverage"))
+    assert not is_good(recent(9, "FAILED"))
+    assert not is_good(recent(9, "PROCESSING"))
+
+
+def test_a_duration_is_known_from_the_start_and_never_negative() -> None:
+    later = NOW + timedelta(minutes=4)
+    assert run_seconds(recent(1, ended=later)) == 240
+    assert run_seconds(recent(1, began=later)) == 0
+    assert run_seconds(recent(1, ended=None)) is None
+    assert run_seconds(recent(1, ended=None), later) == 240
+    assert run_seconds(recent(1, began=None, ended=None), later) is None
