@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
 from .names import request_fingerprint
 
 T = TypeVar("T")
+Key = tuple[str, str, str, str]
 #: The maximum number of characters that are read from a line.
 LINE_MAX = 1000
 
@@ -54,11 +55,20 @@ class IncidentCondition:
     run_id: int | None = None
     """The run of the newest occurrence."""
     fix: str | None = None
+    earlier: tuple[str, ...] = ()
+    """The subjects of the earlier occurrences, if each occurrence has its own subject. Then
+    ``subject`` is that of the newest one."""
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> Key:
         """The values by which two conditions are recognised as the same condition."""
         return self.kind, self.subject, self.project, self.fingerprint
+
+    @property
+    def keys(self) -> list[Key]:
+        """The keys that this condition has had, newest first."""
+        earlier = [replace(self, subject=subject).key for subject in self.earlier]
+        return [self.key, *earlier]
 
 
 def failed_since_good(

@@ -9,8 +9,10 @@ from typing import Any
 
 #: The maximum number of names that are compared with an unknown one. More would take too long.
 _COMPARED_MAX = 5000
-#: The maximum number of names in an error message, because nobody reads hundreds of them.
+#: The maximum number of names in an error message, and how many it contains if there are more,
+#: because nobody reads hundreds of them.
 _LISTED_MAX = 20
+_SHOWN = 3
 
 
 def similar(name: object, known: Iterable[str]) -> str | None:
@@ -35,8 +37,9 @@ def suggest(name: object, known: Collection[str]) -> str:
     close = similar(name, known)
     if close is not None:
         return f"did you mean {close}?"
-    listed = ", ".join(itertools.islice(known, _LISTED_MAX)) or "none"
-    left = len(known) - _LISTED_MAX
+    most = _LISTED_MAX if len(known) <= _LISTED_MAX else _SHOWN
+    listed = ", ".join(itertools.islice(known, most)) or "none"
+    left = len(known) - most
     return f"known are {listed} and {left} more" if left > 0 else f"known are {listed}"
 
 

@@ -868,7 +868,7 @@ def incidents(harness: Harness) -> None:
         with limited(project):
             [first, *_] = store.open_incidents(50)
             store.get_incident(first.incident_id)
-            store.open_counts()
+            store.open_counts(heard=True)
             store.list_incidents()
             store.list_incidents(first.incident_id + 1, muted=False)
             store.list_incidents(state="closed", muted=True)

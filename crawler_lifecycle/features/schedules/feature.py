@@ -51,7 +51,7 @@ SCHEDULES = Feature(
     conditions={"schedule": "gateway.conditions:conditions"},
     kinds=(
         IncidentKind("schedule_paused", "Schedule {} stopped itself", act="resume"),
-        IncidentKind("schedule_missed", "Schedule {} missed a due time"),
+        IncidentKind("schedule_missed", "Schedule {} starts nothing"),
         IncidentKind("schedule_skipped", "Schedule {} skips due times"),
         IncidentKind("schedule_idle", "Schedule {} is never due again", "warn"),
         IncidentKind("schedule_unsynced", "Schedule {} is not in Temporal"),

@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from crawler_lifecycle.domain.crawlers.state import RANKS, CrawlerState
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
+from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.domain.results import is_good
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, may
@@ -28,6 +29,7 @@ from crawler_lifecycle.gateway.api.paging import SearchParameters, order
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (
+    INCIDENTS_MAX,
     LIVE_MAX,
     CrawlerResults,
     Fleet,
@@ -215,12 +217,15 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
     problem.
     """
     states = Counter(crawler.state for crawler in report.crawlers)
-    stopped = sum(row.kind == "schedule_paused" for row in report.incidents)
+    heard = sum(not row.is_muted(report.at) for row in report.incidents)
     unwell = [part for part in health.parts if part.level in ("warn", "bad")] if health else []
     ended = report.day["completed"] + report.day["failed"]
     words: list[tuple[str, str | None, bool]] = []
     if not report.incidents and health is not None and health.level == "ok":
         words.append(("Everything works", None, False))
+    if heard:
+        need = f"{number(heard)} need{'s' * (heard == 1)} attention"
+        words.append((need, "/incidents", True))
     words.append((count(len(report.crawlers), "crawler"), None, False))
     for state, verb in (
         (CrawlerState.FAILS, "fail{}"),
@@ -237,8 +242,6 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
                     state is CrawlerState.FAILS,
                 )
             )
-    if stopped:
-        words.append((f"{count(stopped, 'schedule')} stopped", "/schedules", True))
     if unwell:
         words.append((f"{count(len(unwell), 'part')} unwell", "/parts", True))
     live = f"{count(report.live_runs, 'run')}{'+' * (report.live_runs >= LIVE_MAX)} live"
@@ -279,6 +282,8 @@ def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
 
         muted = [row for row in report.incidents if row.is_muted(report.at)]
         heard = [row for row in report.incidents if not row.is_muted(report.at)]
+        # What is wrong with the installation may be the reason for the others.
+        heard.sort(key=lambda row: (row.level, row.project != ALL))
         values: dict[str, Any] = {
             "summary": summary(report, parts),
             "incidents": [incident_line(row) for row in heard],
@@ -299,9 +304,14 @@ def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
 
     @app.get("/parts")
     async def show_parts(request: Request) -> Response:
-        """Show the state of each part of the installation."""
+        """Show the state of each part of the installation, and the incidents about parts."""
         report = await health.read()
-        return answer(request, "health.html", health=report, now=report.at)
+        found = []
+        with suppress(LifecycleError):  # the report says that the database is away
+            rows = await run_in_threadpool(fleet.store.incidents.open_incidents, INCIDENTS_MAX)
+            lines = [incident_line(row) for row in rows]
+            found = [line for line in lines if line.page == "/parts"]
+        return answer(request, "health.html", health=report, incidents=found, now=report.at)
 
 
 def rail_counts(app: FastAPI, store: Store) -> None:
@@ -309,7 +319,7 @@ def rail_counts(app: FastAPI, store: Store) -> None:
 
     def read() -> Counter[str]:
         counts = Counter(live=store.runs.count_runs(LIVE, LIVE_MAX))
-        for kind, incidents in store.incidents.open_counts().items():
+        for kind, incidents in store.incidents.open_counts(heard=True).items():
             counts[kind.partition("_")[0]] += incidents
         return counts
 

@@ -20,9 +20,10 @@ from crawler_lifecycle.domain.bounds import whole
 from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.api.paging import Choice, RunFilters
-from crawler_lifecycle.gateway.runs.fleet import Fleet
+from crawler_lifecycle.gateway.runs.fleet import INCIDENTS_MAX, Fleet
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.ui.parts.forms import query_of
+from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
 from crawler_lifecycle.store.store import Store
 
@@ -61,8 +62,9 @@ def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock:
 
     @app.get("/search")
     async def show_search(request: Request) -> Response:
-        """Show the crawlers, managers, graphs, schedules and runs that match the text. The number
-        of a run leads to that run, and "start" with the name of a crawler leads to its form.
+        """Show the incidents, crawlers, managers, graphs, schedules and runs that match the text.
+        The number of a run leads to that run, and "start" with the name of a crawler leads to its
+        form.
         """
         text = query_of(request, SearchChoice).q.strip()
         crawlers = {line.name: line.in_catalogue for line in (await fleet.read()).crawlers}
@@ -96,11 +98,18 @@ def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock:
 
 
 def _named(store: Store, text: str, crawlers: Iterable[str]) -> Iterator[SearchResults]:
-    """Yield the objects whose names contain the text, by kind."""
+    """Yield the open incidents about the text, and the objects whose names contain it, by kind."""
+    lines = [incident_line(row) for row in store.incidents.open_incidents(INCIDENTS_MAX)]
+    about = [line for line in lines if _has(f"{line.sentence}\n{line.row.cause}", text)]
     managers, _ = store.managers.search(text, limit=SHOWN + 1)
     graphs, _ = store.graphs.search(text, limit=SHOWN + 1)
     asked = query({"search": text})
     schedules = sorted(row.name for row in store.schedules.every() if _has(row.name, text))
+    yield SearchResults.of(
+        "Incidents",
+        [(line.sentence, f"/incidents/{line.row.incident_id}") for line in about],
+        "/incidents",
+    )
     yield SearchResults.of(
         "Crawlers",
         [(name, PAGE + quote(name, safe="")) for name in sorted(crawlers) if _has(name, text)],

@@ -93,6 +93,7 @@ def test_people_close_mute_assign_and_comment(harness: Harness) -> None:
         "comment": "a\ud800 new layout",
     }
     store.incidents.change_incident(row.incident_id, **changes)
+    assert (store.incidents.open_counts(heard=True), len(store.incidents.open_counts())) == ({}, 1)
     there = store.incidents.get_incident(row.incident_id)
     assert there is not None
     assert (len(there.assignee or ""), there.comment) == (100, "a? new layout")
@@ -174,11 +175,12 @@ def test_crawlers_and_their_last_ends_are_read_by_indexes(harness: Harness) -> N
 
 
 def test_who_holds_the_slots_of_a_pool(harness: Harness) -> None:
-    harness.executing("a", tasks=3, crawler="alpha")
-    harness.executing("b", crawler="beta")
+    alpha = harness.executing("a", tasks=3, crawler="alpha")
+    beta = harness.executing("b", crawler="beta")
     harness.write("UPDATE task_history SET pool = 'shared'")
-    assert harness.store.incidents.slot_holders("shared", 5) == [("alpha", 3), ("beta", 1)]
-    assert harness.store.incidents.slot_holders("shared", 1) == [("alpha", 3)]
+    held = [("alpha", 3, alpha.run_id), ("beta", 1, beta.run_id)]
+    assert harness.store.incidents.slot_holders("shared", 5) == held
+    assert harness.store.incidents.slot_holders("shared", 1) == held[:1]
     assert harness.store.incidents.slot_holders("other", 5) == []
 
 

@@ -297,7 +297,7 @@ def test_what_is_like_nothing_gets_the_names_that_there_are() -> None:
         "did you mean"
     )
     assert suggest("shop-374", shops[:350]) == "did you mean shop-347?", "two digits are swapped"
-    assert suggest("x", shops).endswith("shop-19 and 493 more")
+    assert suggest("x", shops).endswith("shop-2 and 510 more")
     assert suggest("x", []) == "known are none"
     began = time.process_time()
     suggest("x" * 1_000_000, shops * 1000)

@@ -155,6 +155,7 @@ def test_the_page_keeps_the_rights_and_the_log_of_the_api(harness: Harness, tmp_
         assert send("a-read", "close").status_code == 403
         assert send("b-admin", "close").status_code == 404
         assert 'value="close"' not in page("a-read").text
+        assert "Your role, read, can read incidents" in page("a-read").text
         assert "Assign to me" in page("a-operate").text
         assert send("a-operate", "mine").status_code == 303
         assert send("a-operate", "close").status_code == 303

@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features import FEATURES, INCIDENT_KINDS
 from crawler_lifecycle.features.incidents.domain.workers import SILENT_S
 from crawler_lifecycle.features.incidents.gateway import rounds
+from crawler_lifecycle.features.incidents.gateway.conditions import STUCK_FOR
 from crawler_lifecycle.features.incidents.gateway.rounds import OFTEN, SELDOM, TURN, WHOLE, Rounds
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.store.notes import DEAD_AFTER, WORKER, Beats
@@ -116,8 +117,9 @@ def test_a_schedule_that_paused_itself_and_one_that_a_person_paused(
     ("decisions", "kinds"),
     [
         (["missed"], ["schedule_missed"]),
-        (["failed", "missed", "started"], ["schedule_missed"]),
-        (["started", "missed"], []),
+        (["failed", "missed", "begun"], ["schedule_missed"]),
+        (["begun", "missed"], []),
+        (["started", "missed"], ["schedule_missed"]),
         (["skipped_overlap"] * 2, []),
         (["skipped_overlap"] * 3, ["schedule_skipped"]),
         (["paused", "missed"], ["schedule_missed"]),
@@ -126,7 +128,7 @@ def test_a_schedule_that_paused_itself_and_one_that_a_person_paused(
 def test_firings_that_began_nothing(
     player: Player, harness: Harness, decisions: Sequence[str], kinds: Sequence[str]
 ) -> None:
-    """``decisions``: the newest first."""
+    """``decisions``: the newest first. ``begun``: it has started its target."""
     with harness.client() as client:
         body = {"run": {"crawler": "plain"}, "every_s": 60}
         client.put("/v1/schedules/often", json=body)
@@ -137,9 +139,12 @@ def test_firings_that_began_nothing(
         ids = conn.execute(sa.text("SELECT due_id FROM schedule_due ORDER BY due_at DESC"))
         for due_id, decision in zip(ids.scalars().all(), decisions, strict=True):
             change = sa.text(
-                "UPDATE schedule_due SET decision = :it, reason = 'why' WHERE due_id = :id"
+                "UPDATE schedule_due SET decision = :it, reason = 'why', begun_at = :at "
+                "WHERE due_id = :id"
             )
-            conn.execute(change, {"it": decision, "id": due_id})
+            begun = {"begun": f"{harness.clock.now:%Y-%m-%d %H:%M:%S.%f}"}
+            values = {"it": decision.replace("begun", "started"), "at": begun.get(decision)}
+            conn.execute(change, {**values, "id": due_id})
     assert [row.kind for row in player.play()] == kinds
 
 
@@ -216,9 +221,16 @@ def test_graphs_and_managers_that_failed_until_a_later_one_is_good(
         "manager_failed": "managers/1",
         "manager_stuck": "managers/2",
     }
-    write(
-        harness, "UPDATE graph SET state = 'completed', ended_at = :at WHERE graph_id = 2", at=ended
-    )
+    before = {row.incident_id for row in player.play()}
+    harness.clock.forward(60)
+    later = f"{harness.clock.now:%Y-%m-%d %H:%M:%S.%f}"
+    failed = "UPDATE graph SET state = 'discarded', ended_at = :at WHERE graph_id = 2"
+    write(harness, failed, at=later)
+    rows = player.play()
+    assert {row.incident_id for row in rows} == before, "one incident, about the newest graph"
+    [graph] = [row for row in rows if row.kind == "graph_failed"]
+    assert (graph.subject, graph.count) == ("graphs/walk-2", 2)
+    write(harness, "UPDATE graph SET state = 'completed' WHERE graph_id = 2")
     write(
         harness,
         "UPDATE manager SET status = 'COMPLETED', ended_at = :at WHERE manager_id = 2",
@@ -242,6 +254,13 @@ def test_a_pool_in_which_a_run_waits_for_long(player: Player, harness: Harness) 
     [row] = player.play()
     assert (row.kind, row.subject, row.project) == ("pool_full", "pools/herd", "*")
     assert "0 of 1 slots are in use by nobody; 1 run wait" in row.cause
+    write(
+        harness,
+        "UPDATE task_history SET pool = 'herd', status = 'RUNNING' WHERE run_id = 1",
+    )
+    [row] = player.play()
+    assert "1 of 1 slots are in use by plain (1)" in row.cause, "it is that of this moment"
+    assert row.last_run_id == 1
 
 
 def test_a_poll_that_is_overdue(player: Player, harness: Harness) -> None:
@@ -272,8 +291,14 @@ def test_a_part_is_unwell_in_two_rounds_and_workflows_that_cannot_continue(
     assert player.found(part("temporal", "ok"), times=OFTEN) == {}
     blocked = player.rounds._gateway.blocked
     blocked._known = {f"crawl/shop/{n}": "a bug" for n in range(3)}
+    assert player.found(times=OFTEN) == {}
+    player.harness.clock.forward(STUCK_FOR.total_seconds())
     [row] = player.play(times=OFTEN)
     assert (row.kind, row.count) == ("workflow_stuck", 3)
+    other = Player(player.harness)
+    player.harness.clock.forward(TURN.total_seconds() + 1)
+    other.play(times=OFTEN)
+    assert len(other.play(times=OFTEN)) == 1, "another gateway does not know how long it lasts"
     assert "cannot continue (a bug)" in row.cause
 
 
@@ -298,7 +323,7 @@ async def test_a_worker_that_leaves_no_notes_is_found_and_one_that_shuts_down_is
     now += SILENT_S + 1
     await beats._beat()
     [row] = player.play(times=1)
-    assert (row.kind, row.subject) == ("worker_silent", "parts/worker host/2")
+    assert (row.kind, row.subject) == ("worker_silent", "parts/host/2")
     assert "workflows" in row.cause
     beats.roles = ["workflows"]
     await beats._beat()

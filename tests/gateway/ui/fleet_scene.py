@@ -29,13 +29,16 @@ TROUBLES = [
     ("crawler_less", "crawlers/crawler-5", "crawler-5 brings less", "Open"),
     ("crawler_empty", "crawlers/crawler-6", "crawler-6 brings empty fields", "Open"),
     ("schedule_paused", "schedules/nightly", "Schedule nightly stopped itself", "Resume"),
+    ("schedule_missed", "schedules/left", "Schedule left starts nothing", "Open"),
     ("schedule_idle", "schedules/once", "Schedule once is never due again", "Open"),
     ("pool_full", "pools/batch", "Pool batch is full", "Open"),
     ("graph_failed", "graphs/7", "Graph 7 failed", "Retry steps"),
+    ("manager_failed", "managers/8", "Manager 8 failed", "Open"),
     ("manager_stuck", "managers/9", "Manager 9 is stuck", "Open"),
     ("webhook_failing", "webhooks/chat", "Webhook chat fails", "Send again now"),
     ("webhook_paused", "webhooks/alerts", "Webhook alerts is paused", "Resume"),
-    ("worker_silent", "parts/worker one", "worker one is silent", "Open"),
+    ("worker_silent", "parts/one", "Worker one is silent", "Open"),
+    ("part_unwell", "parts/task queues", "Not working: task queues", "Open"),
     ("poll_overdue", "parts/polls", "Polls are overdue", "Open"),
 ]
 

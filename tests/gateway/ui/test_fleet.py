@@ -98,10 +98,9 @@ def test_each_number_is_that_of_the_tables(
         fails = number(
             "SELECT count(DISTINCT subject) FROM incident WHERE kind = 'crawler_failing'"
         )
-        stopped = number("SELECT count(*) FROM incident WHERE kind = 'schedule_paused'")
-        assert f"514 crawlers · {fails} fail" in said
+        needs = number("SELECT count(*) FROM incident WHERE state = 'open'")
+        assert f"{needs} need attention · 514 crawlers · {fails} fail" in said
         assert "1 is flaky · 2 bring less" in said
-        assert f"{stopped} schedule stopped" in said
         assert f"{live} runs live" in said
         good = 100 * completed / (completed + failed)
         assert f"{total:,} runs in 24 h, {good:.1f} % good" in said
@@ -197,6 +196,11 @@ def test_fleet_mirrors_the_tables_in_each_state_of_the_scene(
             assert len(opened) == n
             assert f"{crawlers} crawlers" in said
             assert ("Everything works" in said) == (not opened)
+            needs = f"{n} needs" if n == 1 else f"{n} need"
+            assert (f"{needs} attention · " in said) == (n > 0)
+            parts = words(page.get("/parts"))
+            of_parts = [subject for subject in opened if subject.startswith("parts/")]
+            assert ("All parts work" in parts) == (not of_parts), parts
             assert listed.count("<li class=") == n
             for kind, subject, sentence, act in TROUBLES:
                 assert (f"<b>{sentence}</b>" in listed) == (opened.get(subject) == kind), subject
@@ -207,7 +211,6 @@ def test_fleet_mirrors_the_tables_in_each_state_of_the_scene(
             for kind, one in (
                 ("crawler_failing", "1 fails"),
                 ("crawler_flaky", "1 is flaky"),
-                ("schedule_paused", "1 schedule stopped"),
             ):
                 assert (one in said) == (kind in kinds), one
             less = kinds.count("crawler_less") + kinds.count("crawler_empty")

@@ -6,6 +6,9 @@ import re
 
 from fastapi.testclient import TestClient
 
+from tests.gateway.gateway_harness import Harness
+from tests.gateway.ui.fleet_scene import condition
+
 
 def links(browser: TestClient, text: str) -> list[str]:
     page = browser.get("/search", params={"q": text})
@@ -13,7 +16,7 @@ def links(browser: TestClient, text: str) -> list[str]:
     return re.findall(r'href="([^"]+)"', page.text.partition("<main")[2].partition("</main>")[0])
 
 
-def test_what_has_the_text_is_linked(browser: TestClient) -> None:
+def test_what_has_the_text_is_linked(harness: Harness, browser: TestClient) -> None:
     browser.post("/v1/runs", json={"crawler": "plain", "args": {"site": "shop-437"}})
     browser.put("/v1/schedules/plainly", json={"run": {"crawler": "plain"}, "every_s": 3600})
     browser.post("/v1/graphs", json={"id": "plain-graph", "steps": [
@@ -21,6 +24,9 @@ def test_what_has_the_text_is_linked(browser: TestClient) -> None:
     ]})  # fmt: skip
     found = links(browser, "Plain")
     assert {"/crawlers/plain", "/schedules/plainly", "/graphs/plain-graph", "/runs/1"} <= {*found}
+    full = condition(harness, "pool_full", "pools/batch")
+    harness.store.incidents.record_conditions([full], lambda row: True)
+    assert links(browser, "batch") == links(browser, "keyerror: price") == ["/incidents/1"]
     assert links(browser, "shop 43") == ["/runs/1"], "by an argument"
     assert links(browser, "nobody") == []
     assert "No run has these words" in browser.get("/search?q=nobody").text

@@ -25,9 +25,10 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     ):
         times = tuple(row.ended_at or row.updated_at for row in failed)
         newest = failed[0]
+        subject, *earlier = [f"graphs/{row.key}" for row in failed]
         yield IncidentCondition(
             "graph_failed",
-            f"graphs/{failed[-1].key}",
+            subject,
             newest.project,
             newest.cause or "a step was discarded",
             times[-1],
@@ -35,4 +36,5 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             count=len(times),
             times=times,
             fix=f"crawlctl graph retry {newest.key}, after its cause is fixed",
+            earlier=tuple(earlier),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from crawler_lifecycle.domain.conditions import IncidentCondition
+from crawler_lifecycle.domain.conditions import IncidentCondition, Key
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import (
     EVENT_INCIDENT_CLOSED,
@@ -25,8 +25,6 @@ REOPENED_WITHIN = timedelta(hours=1)
 OPENED_WITHIN = timedelta(days=30)
 #: An incident is reported again when its count is this many times the reported count.
 GROWS = 10
-
-Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,11 @@ def changes_of(
     found = {condition.key: condition for condition in conditions}
     known = {key_of(row): row for row in open_rows}
     changes = []
+    continued = set[Key]()
     for key, condition in found.items():
-        row = known.get(key)
+        open_key = next((each for each in condition.keys if each in known), key)
+        continued.add(open_key)
+        row = known.get(open_key)
         change = (
             _appeared(condition, closed.get(key), now)
             if row is None
@@ -69,7 +70,7 @@ def changes_of(
         )
         if change is not None:
             changes.append(change)
-    over = [row for key, row in known.items() if key not in found and covers(row)]
+    over = [row for key, row in known.items() if key not in continued and covers(row)]
     return changes + [closing(row, RECOVERED, now) for row in over]
 
 
@@ -116,7 +117,14 @@ def _continued(
     condition: IncidentCondition, row: IncidentRow, now: datetime
 ) -> IncidentChange | None:
     count = max(row.count + _fresh(condition, row), condition.count)
-    if count == row.count and condition.at <= row.last_at:
+    # What a state consists of can change without a new occurrence, such as who holds a pool. The
+    # recorded cause may be cut.
+    same = (
+        condition.subject == row.subject
+        and condition.run_id == row.last_run_id
+        and condition.cause.startswith(row.cause)
+    )
+    if same and count == row.count and condition.at <= row.last_at:
         return None
     values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
     grows = row.notices < 2 and count >= GROWS * row.notified_count

@@ -29,9 +29,15 @@ class WorkerWatch:
     """The notes of workers, and the time since when one reader has seen each note unchanged."""
 
     _changed: dict[str, tuple[WorkerNote, float]] = field(default_factory=dict)
+    _began: float | None = None
+    is_settled: bool = False
+    """Whether it has watched for long enough to know which workers are silent."""
 
     def silent(self, notes: Mapping[str, WorkerNote], now: float) -> dict[str, float]:
         """Return the seconds for which each silent worker has been silent, by its name."""
+        if self._began is None:
+            self._began = now
+        self.is_settled = now - self._began > SILENT_S
         before = self._changed
         self._changed = {name: (note, now) for name, note in notes.items()}
         same = {name: seen for name, seen in before.items() if seen[0] == notes.get(name)}

@@ -32,6 +32,8 @@ CRAWLERS_MAX = 100
 #: The time for which a run may wait for slots before its pool needs attention.
 WAITS_FOR = timedelta(minutes=10)
 HOLDERS_MAX = 3
+#: A workflow that cannot continue for a shorter time may do so in its next try.
+STUCK_FOR = timedelta(minutes=1)
 #: The name for all task queues together as one part.
 QUEUES = "task queues"
 
@@ -59,14 +61,17 @@ def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
         if since is None or now - since < WAITS_FOR:
             continue
         holders = store.incidents.slot_holders(row.name, HOLDERS_MAX)
-        held = ", ".join(f"{crawler} ({tasks})" for crawler, tasks in holders)
+        held = ", ".join(f"{holder.crawler} ({holder.tasks})" for holder in holders)
+        first = holders[0].run_id if holders else None
         most = "" if row.max is None else f" of {row.max}"
         cause = (
             f"{row.in_use}{most} slots are in use by {held or 'nobody'}; "
             f"{count(row.waiting_runs, 'run')} waiting since {since:%Y-%m-%d %H:%M} UTC"
         )
-        fix = row.problem or "raise its limit (LIFECYCLE_POOLS), or stop what holds its slots"
-        yield IncidentCondition("pool_full", f"pools/{row.name}", ALL, cause, since, since, fix=fix)
+        fix = row.problem or "stop a run that holds its slots, or raise its limit (LIFECYCLE_POOLS)"
+        yield IncidentCondition(
+            "pool_full", f"pools/{row.name}", ALL, cause, since, since, run_id=first, fix=fix
+        )
 
 
 def poll_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
@@ -124,7 +129,7 @@ def _bad_parts(parts: Iterable[HealthPart]) -> list[HealthPart]:
 def found_of_workflows(
     blocked: BlockedRuns, stuck: dict[str, datetime], now: datetime
 ) -> Iterator[IncidentCondition]:
-    """Return the reasons why workflows cannot continue, each once.
+    """Return the reasons why workflows cannot continue for ``STUCK_FOR``, each once.
 
     ``stuck`` contains the reasons from the last round, and since when each has applied.
     """
@@ -136,6 +141,8 @@ def found_of_workflows(
         del stuck[gone]
     for cause, texts in groups.items():
         since = stuck.setdefault(cause, now)
+        if now - since < STUCK_FOR:
+            continue
         yield IncidentCondition(
             "workflow_stuck",
             "parts/workflows",
@@ -163,10 +170,8 @@ def found_of_workers(
         since = now - timedelta(seconds=silent_s)
         roles = beats[name].roles
         cause = (
-            f"the worker {name} ({roles}) is frozen, cut off from the database, or was killed: "
-            f"it has left no note since {since:%H:%M:%S} UTC"
+            f"it is frozen, cut off from the database, or was killed, because it leaves no notes "
+            f"(roles: {roles})"
         )
         fix = "resume or end its process, or start another worker (crawlctl worker)"
-        yield IncidentCondition(
-            "worker_silent", f"parts/worker {name}", ALL, cause, since, since, fix=fix
-        )
+        yield IncidentCondition("worker_silent", f"parts/{name}", ALL, cause, since, since, fix=fix)

@@ -25,6 +25,7 @@ from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.parts import Gateway
 
 from .conditions import (
+    STUCK_FOR,
     found_of_crawlers,
     found_of_parts,
     found_of_workers,
@@ -52,6 +53,7 @@ class RoundState:
     rounds: int = 0
     seq: int = 0
     whole_at: datetime | None = None
+    began_at: datetime | None = None
     workers: WorkerWatch = field(default_factory=WorkerWatch)
     silent: list[str] = field(default_factory=list)
     bad: dict[str, datetime] = field(default_factory=dict)
@@ -75,12 +77,14 @@ class Rounds:
             health = None
             if self._seen.rounds % OFTEN == 0:
                 health = await self._gateway.health.read_within(PARTS_S)
-            await asyncio.to_thread(self.once, () if health is None else health.parts)
+            await asyncio.to_thread(self.once, None if health is None else health.parts)
 
         await Loop("the search for incidents", EVERY_S).run(turn)
 
-    def once(self, parts: Sequence[HealthPart]) -> bool:
-        """Make one round. Returns false if another gateway makes the rounds. This call blocks."""
+    def once(self, parts: Sequence[HealthPart] | None) -> bool:
+        """Make one round. ``parts`` is ``None`` if their state is not known now. Returns false if
+        another gateway makes the rounds. This call blocks.
+        """
         now = self._gateway.clock()
         often = self._seen.rounds % OFTEN == 0
         if often and not self._store.notes.take_turn("incidents", self._holder, now + TURN):
@@ -95,9 +99,10 @@ class Rounds:
         if often:
             sources |= {
                 "crawler": partial(found_of_crawlers, self._store, ended),
-                "part": partial(found_of_parts, parts, seen.bad, now),
                 "workflow": partial(found_of_workflows, self._gateway.blocked, seen.stuck, now),
             }
+            if parts is not None:
+                sources["part"] = partial(found_of_parts, parts, seen.bad, now)
         if whole or seen.rounds % SELDOM == 0:
             sources |= {
                 noun: partial(feature.load(name), self._store, now)
@@ -105,11 +110,18 @@ class Rounds:
                 for noun, name in feature.conditions.items()
             }
         found = {noun: self._found(noun, source) for noun, source in sources.items()}
+        seen.began_at = seen.began_at or now
+        # A gateway that has just begun does not know yet how long a problem has lasted.
+        settled = {
+            "worker": seen.workers.is_settled,
+            "part": seen.rounds > 0,
+            "workflow": now - seen.began_at >= STUCK_FOR,
+        }
 
         def covers(row: IncidentRow) -> bool:
             noun = row.kind.partition("_")[0]
             asked = noun != "crawler" or (row.project, row.name) in ended
-            return asked and found.get(noun) is not None
+            return asked and settled.get(noun, True) and found.get(noun) is not None
 
         conditions = [condition for group in found.values() for condition in group or ()]
         silent = [condition.subject for condition in found["worker"] or ()]

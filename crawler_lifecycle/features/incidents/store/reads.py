@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.conditions import Key
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
 from crawler_lifecycle.domain.task import ACTIVE
 from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
-from crawler_lifecycle.features.incidents.domain.rules import Key, key_of
+from crawler_lifecycle.features.incidents.domain.rules import key_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.base.rows import made, seen, wanted
@@ -36,6 +37,14 @@ Crawler = tuple[str, str]
 State = Literal["open", "closed", "all"]
 
 
+class SlotHolder(NamedTuple):
+    """A crawler that holds slots of a pool: how many, and the oldest of the runs that do."""
+
+    crawler: str
+    tasks: int
+    run_id: int
+
+
 class IncidentReader(StorePart):
     """The reading methods of ``IncidentStore``. A caller with one project sees only the incidents
     of that project."""
@@ -55,9 +64,11 @@ class IncidentReader(StorePart):
         query = query.order_by(_i.level, _i.last_at.desc()).limit(limit)
         return [made(IncidentRow, row) for row in self._rows(query)]
 
-    def open_counts(self) -> Mapping[str, int]:
-        """Return how many incidents of each kind are open."""
-        mine = (_i.state == "open", *seen(incident, leads=True))
+    def open_counts(self, *, heard: bool = False) -> Mapping[str, int]:
+        """Return how many incidents of each kind are open, or only those that are not muted."""
+        mine = [_i.state == "open", *seen(incident, leads=True)]
+        if heard:
+            mine.append(func.coalesce(_i.muted_until <= self._clock(), True))
         query = select(_i.kind, func.count().label("incidents")).where(*mine).group_by(_i.kind)
         return {row["kind"]: row["incidents"] for row in self._rows(query)}
 
@@ -147,12 +158,12 @@ class IncidentReader(StorePart):
             del runs[limit:]
         return found
 
-    def slot_holders(self, pool: str, limit: int) -> Sequence[tuple[str, int]]:
-        """Return the crawlers whose tasks hold the most slots of a pool, and how many each
-        holds."""
+    def slot_holders(self, pool: str, limit: int) -> Sequence[SlotHolder]:
+        """Return the crawlers whose tasks hold the most slots of a pool."""
         t = task_history.c
         tasks = func.count().label("tasks")
-        query = select(_r.crawler, tasks).join(task_history, t.run_id == _r.run_id)
+        oldest = func.min(_r.run_id).label("run_id")
+        query = select(_r.crawler, tasks, oldest).join(task_history, t.run_id == _r.run_id)
         query = query.where(t.status.in_(ACTIVE), t.pool == pool).group_by(_r.crawler)
         rows = self._rows(query.order_by(tasks.desc(), _r.crawler).limit(limit))
-        return [(row["crawler"], row["tasks"]) for row in rows]
+        return [SlotHolder(**row) for row in rows]

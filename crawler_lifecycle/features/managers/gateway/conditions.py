@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from crawler_lifecycle.domain.conditions import IncidentCondition, failed_since_good
@@ -30,19 +30,21 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     ):
         times = tuple(row.ended_at or row.updated_at for row in failed)
         cause = failed[0].cause or failed[0].outcome or "it failed"
-        yield _condition("manager_failed", failed[-1], cause, times)
+        yield _condition("manager_failed", failed, cause, times)
     for row in store.managers.newest(limit=ROWS_MAX, states=[RunStatus.PROCESSING]):
         if row.error is not None and row.tries >= TRIES:
             times = (row.started_at or row.created_at,)
-            yield _condition("manager_stuck", row, row.error, times)
+            yield _condition("manager_stuck", [row], row.error, times)
 
 
 def _condition(
-    kind: str, row: ManagerRow, cause: str, times: tuple[datetime, ...]
+    kind: str, rows: Sequence[ManagerRow], cause: str, times: tuple[datetime, ...]
 ) -> IncidentCondition:
+    row = rows[0]
+    subject, *earlier = [f"managers/{found.manager_id}" for found in rows]
     return IncidentCondition(
         kind,
-        f"managers/{row.manager_id}",
+        subject,
         row.project,
         cause,
         times[-1],
@@ -50,4 +52,5 @@ def _condition(
         count=len(times),
         times=times,
         fix=f"crawlctl manager describe {row.manager_id}",
+        earlier=tuple(earlier),
     )

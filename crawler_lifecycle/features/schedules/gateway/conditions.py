@@ -27,7 +27,11 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
         about = partial(_condition, row)
         if row.paused_at is not None:
             if PAUSED_ITSELF in (row.pause_reason or ""):
-                yield about("paused", row.pause_reason, row.paused_at, fix="resume")
+                firings = store.schedules.list_firings(row.schedule_id, limit=FIRINGS_MAX)
+                targets = (firing.target for firing in firings if firing.target is not None)
+                runs = (target.id for target in targets if target.kind == "run")
+                last = next(runs, None)
+                yield about("paused", row.pause_reason, row.paused_at, fix="resume", run_id=last)
             continue
         if row.trouble is not None:
             yield about("unsynced", row.trouble, row.updated_at, fix="describe")
@@ -35,14 +39,15 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             cause = "it is never due again; change its due times, or delete it"
             yield about("idle", cause, row.ended_at, fix="update")
         newest = latest.get(row.schedule_id)
-        if newest is not None and not newest.decision.begins:
+        # A firing that is to start its target may still fail to start it.
+        if newest is not None and newest.begun_at is None:
             firings = store.schedules.list_firings(row.schedule_id, limit=FIRINGS_MAX)
             yield from _undone(row, firings)
 
 
 def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[IncidentCondition]:
     """Yield the problems with the firings since the last firing that began a target."""
-    since = list(takewhile(lambda firing: not firing.decision.begins, firings))
+    since = list(takewhile(lambda firing: firing.begun_at is None, firings))
     kinds = {
         "missed": ([Decision.MISSED, Decision.FAILED], 1),
         "skipped": ([Decision.SKIPPED_OVERLAP], SKIPPED),
@@ -52,6 +57,8 @@ def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[IncidentConditi
         if len(found) >= least:
             times = tuple(firing.decided_at for firing in found)
             cause = found[0].reason or found[0].decision
+            # A target that can never be started needs another definition.
+            fix = "update" if found[0].decision is Decision.FAILED else "firings"
             yield _condition(
                 row,
                 what,
@@ -60,7 +67,7 @@ def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[IncidentConditi
                 at=times[0],
                 times=times,
                 count=len(times),
-                fix="firings",
+                fix=fix,
             )
 
 
