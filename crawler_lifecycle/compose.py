@@ -90,10 +90,10 @@ ROLES: dict[str, str] = {
 }
 
 #: The role that executes user code in separate processes. In addition, each worker with this role
-#: serves a queue of its own.
+#: serves its own queue.
 USER_CODE = "user-code"
 
-#: The role that delivers to webhooks. No other role calls addresses that users name.
+#: The role that delivers to webhooks. No other role calls addresses that users choose.
 WEBHOOKS = "webhooks"
 
 #: Task queue -> role that serves it.
@@ -102,7 +102,7 @@ SERVED_BY: dict[str, str] = {
     names.QUEUE_FUNCTIONS: USER_CODE,
 }
 
-#: A role without a task queue, which notices changes on the cluster and wakes the runs concerned.
+#: A role without a task queue: it notices changes on the cluster and wakes the affected runs.
 OBSERVER = "observer"
 
 #: Roles whose activities call the cluster. Other roles get no cluster client, and no cluster token
@@ -151,7 +151,7 @@ class Parts:
     functions: FunctionHosts | None = None
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
-    """The maximum number of items of a manager's source that wait for a slot."""
+    """The maximum number of items from a manager's source that may wait for a slot."""
     live_files: LiveFiles | None = None
     """A reader of tasks' files; ``None`` if this worker cannot read these files."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
@@ -351,7 +351,7 @@ class _NoCluster:
 def build_numbers(
     settings: Settings, directory: KnowsRuns | None, roles: Collection[str]
 ) -> dict[str, KnowsRuns]:
-    """Return, for these roles, the systems that can report which run numbers they contain:
+    """Return the systems that can report which run numbers they contain, for these roles:
 
     Temporal and, for roles in ``ASKING``, the cluster. The keys are human-readable names. Raises
     ``InvalidRequest``.

@@ -120,7 +120,7 @@ class Stack:
             return
         other = f"the stack of {folder_of(answered)}" if answered else "another program"
         raise OtherStack(
-            f"the stack of {folder} does not run: its former address {self.known.get('gateway')} "
+            f"the stack of {folder} does not run: its previous address {self.known.get('gateway')} "
             f"belongs to {other}; "
             f"start it: crawlctl dev --state-dir {shlex.quote(folder)}, or name a gateway: "
             "crawlctl --gateway URL"

@@ -171,7 +171,7 @@ class ClusterSettings(_Section):
     connect_timeout_s: float = Field(default=3.0, gt=0, le=30)
     """maximum seconds to connect to the Kubernetes API"""
     read_timeout_s: float = Field(default=10.0, gt=0, le=60)
-    """maximum seconds to wait for each answer of the Kubernetes API"""
+    """maximum seconds to wait for each response from the Kubernetes API"""
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
     """folder of the local cluster; the scheduler service and the workers need the same folder"""
     slots: int = Field(default=4, ge=1, le=1024)
@@ -179,11 +179,11 @@ class ClusterSettings(_Section):
     [pools](pools.md)
     """
     cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
-    """how local tasks get their [limits](clusters.md#limits-of-memory-and-processors): `auto`,
-    `off`, or a folder of cgroups
+    """how the [limits](clusters.md#limits-of-memory-and-processors) of local tasks are enforced:
+    `auto`, `off`, or a folder of cgroups
     """
     run_as: str | None = Field(default=None, min_length=1, max_length=64)
-    """[user](clusters.md#whose-user-a-crawler-is) who executes local crawlers"""
+    """[user](clusters.md#whose-user-a-crawler-is) that runs local crawlers"""
     keep_days: float = Field(default=14, ge=0)
     """days for which folders of local tasks are kept; 0: forever"""
     env_prefix: EnvPrefix = OF_CRAWLERS
@@ -202,7 +202,7 @@ class SchedulerSettings(_Section):
     port: int = Field(default=8600, ge=0, le=65535)
     """port to listen on; for each port setting, 0 means any free port"""
     timeout_s: float = Field(default=20.0, gt=0)
-    """maximum seconds for each call of the scheduler service"""
+    """maximum seconds for each call to the scheduler service"""
     token: SecretStr | None = None
     """token that the scheduler service requires; optional on loopback"""
 
@@ -239,8 +239,8 @@ class GatewaySettings(_Section):
     temporal_ui: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
     """address of our namespace in Temporal's UI, to which the web UI links"""
     hosts: list[str] = Field(default_factory=list)
-    """host names that requests may use in addition to that of `LIFECYCLE_GATEWAY__URL`; without
-    this setting, any host name is allowed
+    """host names that requests may use in addition to that of `LIFECYCLE_GATEWAY__URL`; by default,
+    any host name is allowed
     """
     max_reads_per_s: float = Field(default=100.0, gt=0)
     """maximum reads per second; this limit and the next three apply to each token"""
@@ -301,7 +301,7 @@ class PusherSettings(_Section):
     """Pushes to browsers through Pusher Channels. Needs ``app_id`` and the extra ``pusher``."""
 
     app_id: str | None = None
-    """number of the Pusher app; without it, nothing is [pushed](events.md#pusher)"""
+    """number of the Pusher app; if unset, nothing is [pushed](events.md#pusher)"""
     key: str | None = None
     """key of the app"""
     secret: SecretStr | None = None
@@ -347,7 +347,7 @@ class WorkerSettings(_Section):
     threads: int = Field(default=16, ge=1, le=512)
     """maximum concurrent activities of each role"""
     cache_memory: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
-    """memory for waiting workflows ([how much](capacity.md#how-large-must-a-worker-be))"""
+    """memory for cached workflows ([how much](capacity.md#how-large-must-a-worker-be))"""
     health_host: str = "127.0.0.1"
     """address on which `/healthz` and `/readyz` are served"""
     health_port: int = Field(default=8700, ge=0, le=65535)
@@ -355,7 +355,7 @@ class WorkerSettings(_Section):
     metrics_host: str = "127.0.0.1"
     """address on which [`/metrics`](observability.md) is served"""
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
-    """port on which `/metrics` is served; without it, there are no metrics"""
+    """port on which `/metrics` is served; if unset, there are no metrics"""
     wake_ups: bool = True
     """whether the `cluster` role uses [wake-ups](truth.md#wake-ups); the `observer` role always
     does
@@ -367,8 +367,8 @@ class WorkerSettings(_Section):
     build_id: str | None = Field(
         default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
     )
-    """build id for [worker versioning](deployment.md#worker-versions); without it, versioning is
-    off
+    """build id for [worker versioning](deployment.md#worker-versions); if unset, versioning
+    is off
     """
 
     def cached(self) -> int:
@@ -398,7 +398,7 @@ class PoolSettings(_Section):
     """One pool of runs."""
 
     max: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Maximum number of parallel tasks; without it, as many as the cluster accepts."""
+    """Maximum number of parallel tasks; by default, as many as the cluster accepts."""
     weight: float = Field(default=1.0, ge=0.01, le=1000)
     """Its share of slots, in proportion to the weights of other waiting pools."""
     reserved: int = Field(default=0, ge=0, le=1_000_000)
@@ -409,7 +409,7 @@ class PoolSettings(_Section):
     """
 
     project: Annotated[str, Field(pattern=f"^{CRAWLER_NAME.pattern}$")] | None = None
-    """The only project whose runs may use the pool; without it, all projects may."""
+    """The only project whose runs may use the pool; by default, all projects may."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -446,11 +446,11 @@ class UserCodeSettings(_Section):
     page_timeout_s: float = Field(default=300.0, gt=0, le=900)
     """maximum seconds for one page of items from a source, and for a resume"""
     processes: int = Field(default=100, ge=1, le=1000)
-    """maximum user code processes of each worker; a process takes 10 MiB"""
+    """maximum user-code processes on each worker; a process takes 10 MiB"""
     memory: str = "1Gi"
-    """maximum private memory of each user code process"""
+    """maximum private memory of each user-code process"""
     functions: int = Field(default=4, ge=1, le=100)
-    """maximum concurrent functions of graphs on each worker"""
+    """maximum concurrent graph functions on each worker"""
     queue: str | None = None
     """if set, the worker executes only steps with this `queue`"""
     result: Annotated[str, _memory("1Ki", "1Gi")] = "64Mi"
@@ -564,7 +564,7 @@ class SmtpSettings(_Section):
     only
     """
     user: str | None = None
-    """user name at the mail server; without it, there is no login"""
+    """user name at the mail server; if unset, there is no login"""
     password: SecretStr | None = None
     """password at the mail server"""
     sender: str | None = Field(default=None, pattern=r"^[^\r\n]*[^\s@]@[^\s@]+$", max_length=255)
@@ -604,7 +604,7 @@ class LimitSettings(_Section):
     managers: int = Field(default=MOST["managers"], ge=1, le=100_000)
     """maximum number of managers that have not ended"""
     graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000)
-    """maximum number of graphs that execute"""
+    """maximum number of graphs that are executing"""
     schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000)
     """maximum number of schedules, including paused schedules"""
     webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX)
@@ -644,7 +644,7 @@ class Settings(BaseSettings):
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     archive: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("archive")))
-    """place of the [zips](archive.md): a folder, or `s3://bucket/prefix`"""
+    """where the [zips](archive.md) are stored: a folder, or `s3://bucket/prefix`"""
     events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
     """receiver of the [events](events.md#event-bus-and-file): a file, or `eventbridge://NAME`"""
     pusher: PusherSettings = Field(default_factory=PusherSettings)
@@ -694,7 +694,7 @@ class Settings(BaseSettings):
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Headers for all answers of a service."""
+        """Headers for all responses from a service."""
         return [] if self.stack is None else [(STACK_HEADER, self.stack)]
 
     @property
@@ -742,7 +742,7 @@ class Settings(BaseSettings):
                     str(part).upper() for part in item["loc"] if part != "[key]"
                 )
                 if item["type"] == "extra_forbidden":
-                    # The value of an unknown name may be a secret, so it is not shown.
+                    # The value of an unknown variable may be a secret, so it is not shown.
                     lines.append(
                         f"{name}: no setting has this name; see docs/settings.md, or let crawlctl "
                         "doctor suggest one"

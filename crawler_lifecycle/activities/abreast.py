@@ -1,4 +1,4 @@
-"""Concurrent calls of a function for many items.
+"""Concurrent calls of one function for many items.
 
 A call that hangs does not delay the others.
 """
@@ -75,7 +75,7 @@ class Abreast(Generic[T, R]):
         def call() -> None:
             try:
                 answer: R | BaseException = self._do(item)
-            except BaseException as error:  # any error becomes the answer of this call
+            except BaseException as error:  # any error becomes the result of this call
                 answer = error
             self._answers.put((number, item, answer))
 
@@ -84,7 +84,7 @@ class Abreast(Generic[T, R]):
         threading.Thread(target=run, args=(call,), name=f"abreast-{number}", daemon=True).start()
 
     def _ended(self, seconds: float) -> Iterator[tuple[T, R | Exception]]:
-        """Wait up to ``seconds`` for one call, and yield the answers of all calls that have
+        """Wait up to ``seconds`` for one call, and yield the results of all calls that have
         returned by then.
         """
         try:

@@ -1,4 +1,4 @@
-"""Reading of single files from a stored archive: only the directory and the requested members are
+"""Reads single files from a stored archive: only the directory and the requested members are
 fetched. The contents of an archive come from a crawler, and the storage can belong to a third
 party. So only the two compression methods that we use are read, in pieces, and a directory larger
 than ``DIRECTORY_MAX`` is refused.

@@ -50,8 +50,8 @@ class StopReport:
     """Result of ``k8_stop_task`` or ``k8_stop_pod``."""
 
     left: int = 0
-    """Number of tasks whose stop request failed or was not answered in time. The next execution
-    asks these tasks again.
+    """Number of tasks whose stop request failed or got no response in time. The next execution asks
+    these tasks again.
     """
     more: bool = False
     """True if the time limit was reached before every task was asked to end."""
@@ -111,7 +111,7 @@ class StopPass:
         run_id = self._fence.run_id
         left = len(errors) + asking.slow
         if left:
-            why = errors[0] if errors else "no answer yet"
+            why = errors[0] if errors else "no response yet"
             log.warning(
                 "%d tasks of run %d could not be asked to end and are asked again: %s",
                 left,
@@ -261,8 +261,8 @@ class CancellationActivities:
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
         """Cancel the tasks that were never deployed.
 
-        A deployment call may have created a task although its answer did not reach us. Such a task
-        is cancelled only after a poll has proved that it does not exist. Second execution: the
+        A deployment call may have created a task although its response did not reach us. Such a
+        task is cancelled only after a poll has proved that it does not exist. Second execution: the
         tasks are already CANCELLED.
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))

@@ -48,7 +48,7 @@ ERROR_MAX = 1000
 
 
 class NeverBegun(InvalidRequest):
-    """No run can ever begin for this job. The text explains why."""
+    """No run can ever begin for this job. The message explains why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class ChildRuns:
                     log.warning("run %d of %s could not be stopped: %s", run.run_id, whose, answer)
                     left = replace(left, trouble=f"run {run.run_id}: {answer}"[:ERROR_MAX])
             if asking.slow:
-                left = replace(left, trouble=f"the workflows of {asking.slow} runs do not answer")
+                left = replace(left, trouble=f"the workflows of {asking.slow} runs do not respond")
             if len(runs) < WINDOW:
                 return left
             after = runs[-1].run_id

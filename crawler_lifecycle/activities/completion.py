@@ -142,7 +142,7 @@ class CompletionActivities:
 
     @activity_named("deliver_event")
     def deliver_event(self, key: str) -> None:
-        """Deliver to the data pipelines a recorded event about the end of a manager or a graph.
+        """Deliver a recorded event about the end of a manager or a graph to the data pipelines.
 
         Raises ``InvalidRequest`` if no such event is recorded.
 

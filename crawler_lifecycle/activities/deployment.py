@@ -64,7 +64,7 @@ class Deploy:
     max_parallel: int | None = None
     resume: bool = False
     next_look_at: datetime | None = None
-    """The time of the run's next poll. This time does not depend on the answer to the call."""
+    """The time of the run's next poll. This time does not depend on the response to the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class DeployReport:
     deferred: int = 0
     refused: str | None = None
     in_line: bool = False
-    """True if the run waits for slots of its pool."""
+    """True if the run is waiting for slots in its pool."""
     resting: Resting = field(default_factory=Resting)
     """The tasks whose next try may not begin yet. These tasks are counted only if no task was
     offered."""
@@ -244,8 +244,8 @@ class DeploymentActivities:
     def _sent(
         self, fence: Fence, call: Deployment, until: datetime
     ) -> tuple[Deployment, list[DeployedTask]]:
-        """Deploy as many tasks as the service accepts in one call, and return that call and the
-        answers. A call that is too large creates no task. The offer of half of the tasks is then
+        """Deploy as many tasks as the service accepts in one call, and return that call and its
+        results. A call that is too large creates no task. The offer of half of the tasks is then
         withdrawn, and the other half is tried. Raises ``CallTooLarge`` if even one task is too
         large.
         """
@@ -261,7 +261,7 @@ class DeploymentActivities:
 
     @contextmanager
     def _noting_cluster_wait(self, fence: Fence) -> Iterator[None]:
-        """Record that the run waits for the cluster while the cluster is unavailable."""
+        """Record that the run is waiting for the cluster while the cluster is unavailable."""
         try:
             yield
         except ClusterUnavailable as error:
@@ -311,8 +311,8 @@ class DeploymentActivities:
             self._look_for_queued(fence, "resume")
 
     def _look_for_queued(self, fence: Fence, source: str) -> None:
-        """Record the tasks that unanswered deployment calls have created. The poll is recorded as a
-        complete poll, so it includes the tasks that were deployed before.
+        """Record the tasks that deployment calls without a response have created. The poll is
+        recorded as a complete poll, so it includes the tasks that were deployed before.
         """
         step = PollStep(self.polls, self.cluster, fence, self.policies)
 

@@ -69,7 +69,7 @@ class InitiationActivities:
         If this worker has a catalogue, an impossible request is refused with ``InvalidRequest``
         before anything is recorded. A request that a quota refuses is not retried, because the
         sender decides when to try again. After this step, the steps of this workflow precede the
-        first steps of other workflows. Second execution: returns the same answer to the same owner,
+        first steps of other workflows. Second execution: returns the same result to the same owner,
         and inserts nothing.
         """
         self.directory.has_begun(order.owner.workflow_id)
@@ -109,7 +109,7 @@ class InitiationActivities:
 
         Arguments that the crawler does not accept are refused here, because the scheduler service
         would otherwise refuse all queued tasks in the same call. A call that a quota refuses is not
-        retried, because a caller is waiting for the answer.
+        retried, because a caller is waiting for the result.
 
         Second execution: the same key gets the same tasks.
         """

@@ -3,7 +3,7 @@ through the SDK's meter: the activity's meter or, outside activities, the worker
 endpoint on a worker serves both our own values and the SDK's values. An activity that is executed
 outside a worker records nothing.
 
-Metrics are for monitoring, not for accounting: an activity whose answer was lost is counted twice.
+Metrics are for monitoring, not for accounting: an activity whose result was lost is counted twice.
 The database contains the exact numbers. Labels have a fixed set of values. An outcome that a
 crawler invented becomes ``other``.
 """
@@ -204,13 +204,13 @@ def measure(what: Instrument, seconds: float, **labels: str) -> None:
 def observer_up(up: bool) -> None:
     """Record whether this worker's observer can watch the cluster."""
     if _outside is not None:
-        text = "1 while the observer sees the cluster, otherwise 0"
+        text = "1 while the observer can watch the cluster, otherwise 0"
         _outside.create_gauge("lifecycle_observer_up", text).set(int(up))
 
 
 def stretched(factor: float) -> None:
-    """Record the stretch of the interval between the poll that has just ended and the run's next
-    poll."""
+    """Record by which factor the interval between the poll that has just ended and the run's next
+    poll is stretched."""
     if _outside is not None:
         text = (
             "Stretch of the interval before the poll that was planned last; 1 while polls are "

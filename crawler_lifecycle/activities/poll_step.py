@@ -1,5 +1,5 @@
-"""One poll of a run: ask the cluster, compare its answer with the rows, and record the changes that
-it proves.
+"""One poll of a run: ask the cluster, compare its response with the rows, and record the changes
+that it proves.
 
 The workflow orders polls through activities, which stage the changes for subsequent activities.
 ``Recorder`` does a whole poll without the workflow, and records at once the changes that an
@@ -83,7 +83,7 @@ class PollStep:
         """True if the recorded poll found a task that ended without success."""
 
     def poll(self, few: Tasks = None) -> tuple[FoundState, Poll]:
-        """Return the tasks from the database, and the cluster's present answer.
+        """Return the tasks from the database, and the current state on the cluster.
 
         ``few`` limits the poll to these tasks if the run has many (``PollStore.found_state``).
         Raises ``ClusterUnavailable``.

@@ -1,5 +1,5 @@
-"""Reading of a run's supporting files from the folders of its tasks or, if the folders are not
-readable here, from the run's archives. The files of a run are the files of all tries that count
+"""Reads a run's supporting files from the folders of its tasks or, if the folders are not readable
+here, from the run's archives. The files of a run are the files of all tries that count
 (``domain/tries.py``). A try whose folder was removed is read from the newest archive that has its
 files.
 """
@@ -109,7 +109,8 @@ class OpenedFile:
 class RunFiles:
     """Reads files of runs. Methods block, and raise ``ClusterUnavailable`` and ``NotDelivered``.
 
-    ``elsewhere`` is a text for users that names where tasks leave files that cannot be read here.
+    ``elsewhere`` is a sentence, for users, that names where tasks leave files that cannot be read
+    here.
     """
 
     tasks: TaskReader
@@ -204,7 +205,7 @@ class RunFiles:
         return None
 
     def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
-        """Open a task's file at this path, up to its present size.
+        """Open a task's file at this path, up to its current size.
 
         Return ``None`` if there is no such file.
         """
@@ -386,7 +387,7 @@ class FileReading:
 
 
 class FileQuestions:
-    """Answers the questions of ``domain.run_data.AskedFiles`` about files."""
+    """Answers questions from ``domain.run_data.AskedFiles`` about files."""
 
     reading: FileReading
 

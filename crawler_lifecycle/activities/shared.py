@@ -73,7 +73,7 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
-    """Return to user code the answer of the method ``ask_<name>``.
+    """Return the result of the method ``ask_<name>`` to user code.
 
     Raises ``InvalidRequest`` for an unknown question or wrong arguments.
     """
@@ -178,9 +178,9 @@ def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[No
     """Report an error that a retry cannot fix: a damaged row, a refused statement, or a bug in our
     code.
 
-    ``report`` records the text for the run. The activity is retried until the cause is repaired. If
-    the run's own row is damaged, nothing is recorded. For a bug, only the type of the error is
-    reported, because the error's text can contain secrets.
+    ``report`` records the error message for the run. The activity is retried until the cause is
+    repaired. If the run's own row is damaged, nothing is recorded. For a bug, only the type of the
+    error is reported, because the error's message can contain secrets.
     """
     try:
         yield
@@ -246,7 +246,7 @@ def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) 
     done = events.delivered_by(event.seq)
     waiting = {notifier.name: notifier for notifier in notifiers if notifier.name not in done}
     pushing = Abreast[str, None](lambda name: waiting[name].push(event), slow_s=PUSH_S)
-    late = NotDelivered(f"no answer within {PUSH_S:.1f} s")
+    late = NotDelivered(f"no response within {PUSH_S:.1f} s")
     answers: dict[str, object] = {**dict.fromkeys(waiting, late), **dict(pushing.over(waiting))}
     failures = [answer for answer in answers.values() if isinstance(answer, Exception)]
     for name, answer in answers.items():

@@ -3,7 +3,7 @@
 The reader is strict, and reads the file again after a change.
 
 The file is parsed into YAML nodes, which this module converts. Only nodes have line numbers, which
-people need to correct the file. An unquoted ``8400`` or ``yes`` is refused where a text is
+people need to correct the file. An unquoted ``8400`` or ``yes`` is refused where a string is
 expected. Otherwise a crawler would get a value that its author did not write.
 """
 
@@ -104,7 +104,7 @@ class YamlCatalogue:
 
     @property
     def problem(self) -> str | None:
-        """The error of the last reading; ``None`` if the newest version of each file is in use."""
+        """The error from the last read; ``None`` if the newest version of each file is in use."""
         return self._problem or (None if self._more is None else self._more.problem)
 
     def get(self, name: str) -> CrawlerDefinition | None:
@@ -127,8 +127,8 @@ class YamlCatalogue:
 
     def _current(self) -> dict[str, CrawlerDefinition]:
         with self._lock:
-            # This precedes the reading of the file, so that the next call notices a change during
-            # the reading.
+            # This precedes the reading of the file, so that the next call notices a change that
+            # happens while the file is being read.
             stamp = self._stat()
             if stamp != self._stamp:
                 self._stamp = stamp
@@ -136,12 +136,12 @@ class YamlCatalogue:
                     self._crawlers = {c.name: c for c in load(self.path, self._owned)}
                 except CatalogueError as error:
                     place, _, why = str(error).partition(": ")
-                    held = f"the list of {self._read_at} applies"
+                    held = f"the list read at {self._read_at} applies"
                     self._problem = f"{place} has not been read since {_minute()}: {why}; {held}"
                     self._say(self._problem)
                 else:
                     if self._problem is not None:
-                        self._say(f"{self.path} is read again")
+                        self._say(f"{self.path} can be read again")
                     self._problem = None
                     self._read_at = _minute()
             return self._crawlers
@@ -284,8 +284,8 @@ class _Reader:
         return definition
 
     def _as_written(self, data: Any) -> None:
-        """Replace unquoted defaults and choices by their text in the file if the argument's type is
-        not text.
+        """Replace unquoted defaults and choices with their text in the file if the argument's type
+        is not text.
 
         ``ends: wget`` is short for ``ends: {like: wget}``.
         """
@@ -411,7 +411,7 @@ class _Reader:
     # --- errors -----------------------------------------------------------------------------------
 
     def _explain(self, error: ValidationError, data: dict[str, Any]) -> CatalogueError:
-        """Return a readable text for the first error."""
+        """Return a readable message for the first error."""
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InvalidRequest):
@@ -438,7 +438,7 @@ class _Reader:
         return self.at(path, f"{_shown(value)} is not allowed; {words[:1].lower()}{words[1:]}")
 
     def _of_domain(self, error: InvalidRequest, name: object, at: Path_ = ()) -> CatalogueError:
-        """Return an error of the domain with its file and line.
+        """Return a domain error with its file and line.
 
         The error text starts with the key (``limits.stop_grace_s: …``), in some cases after the
         crawler's name. ``at`` is the path of the part that raised it, because a part only knows its
@@ -467,7 +467,7 @@ def _known(path: Path_) -> list[str]:
 
 
 def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
-    """Yield each text that is passed to a process, with its key."""
+    """Yield each string that is passed to a process, with its key."""
     for name in ("project", "spider", "image"):
         value = getattr(definition, name)
         if value is not None:

@@ -55,7 +55,7 @@ class JsonLinesSink:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
     def check(self) -> str:
-        """Check that events can be written, and return a text about their destination.
+        """Check that events can be written, and return a description of their destination.
 
         Raises ``NotDelivered``.
 
@@ -94,7 +94,7 @@ class JsonLinesSink:
     def _is_named(self, fd: int) -> bool:
         """Return whether the open file still has its name.
 
-        The file may have been moved during the wait for the lock.
+        The file may have been moved while this process was waiting for the lock.
         """
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))

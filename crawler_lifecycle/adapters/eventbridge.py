@@ -21,10 +21,10 @@ SCHEME = "eventbridge://"
 SETTING = "LIFECYCLE_EVENTS__URL"
 #: Seconds until the bus is checked again after it was found.
 BUS_SEEN_FOR_S = 300.0
-#: Timeouts of a request in seconds: for the connection, and between two parts of the answer.
+#: Timeouts of a request in seconds: for the connection, and between two parts of the response.
 CONNECT_S = 3.0
 READ_S = 8.0
-#: The maximum number of characters of an answer that an error quotes.
+#: The maximum number of characters of a response that an error quotes.
 TEXT_MAX = 300
 
 _NAME = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
@@ -139,7 +139,7 @@ class EventBridgeSink:
             )
         if not answer.get("Arn"):
             raise NotDelivered(
-                f"{self._where} answered without describing a bus; check AWS_ENDPOINT_URL"
+                f"{self._where} responded without describing a bus; check AWS_ENDPOINT_URL"
             )
         return f"EventBridge bus {answer['Arn']}"
 
@@ -182,10 +182,11 @@ class EventBridgeSink:
             )
             fix = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
             raise NotDelivered(f"{self._where}: {_first_line(error)}; {fix}") from None
-        # The client can raise any error for an answer that is not from AWS.
+        # The client can raise any error for a response that is not from AWS.
         except Exception as error:
             raise NotDelivered(
-                f"{self._where} gave an answer that cannot be read ({type(error).__name__}); check "
+                f"{self._where} gave a response that cannot be read ({type(error).__name__}); "
+                "check "
                 "AWS_ENDPOINT_URL"
             ) from None
         return answer
@@ -206,7 +207,7 @@ class EventBridgeSink:
             raise NotDelivered(self._refused(str(entry["ErrorCode"]), entry.get("ErrorMessage")))
         if answer.get("FailedEntryCount") or not entry.get("EventId"):
             raise NotDelivered(
-                f"{self._where} answered without accepting the event; check AWS_ENDPOINT_URL"
+                f"{self._where} responded without accepting the event; check AWS_ENDPOINT_URL"
             )
 
     def _refused(self, code: str, message: object) -> str:
@@ -242,7 +243,7 @@ def _client(url: str, region: str | None) -> Any:
 
 
 def _first_line(text: object) -> str:
-    """Return the first line of an answer's text.
+    """Return the first line of a response.
 
     After a refused signature, other lines contain headers with tokens.
     """

@@ -16,7 +16,7 @@ import httpx
 
 from crawler_lifecycle.domain.errors import IssuerUnavailable
 
-#: The maximum duration of a call in seconds, and the maximum size of an answer in bytes.
+#: The maximum duration of a call in seconds, and the maximum size of a response in bytes.
 TIMEOUT_S = 5.0
 ANSWER_MAX = 512 * 1024
 #: Addresses in the discovery document that we use, or to which we redirect people.
@@ -52,13 +52,13 @@ class Provider:
         for name in ADDRESSES:
             if not str(found.get(name)).startswith("https://" if self._secure else "http://"):
                 raise IssuerUnavailable(
-                    f"{self._issuer} gives no address with its own scheme as {name}; correct the "
-                    "issuer"
+                    f"{self._issuer} does not give an address with its own scheme as {name}; "
+                    "correct the issuer"
                 )
         return found, await self._ask("GET", found["jwks_uri"])
 
     async def redeem(self, document: Document, **form: str) -> Document:
-        """Return the answer for the code of a login: an ID token, or an error.
+        """Exchange the code from a login, and return the response: an ID token, or an error.
 
         Raises ``IssuerUnavailable``.
         """
@@ -84,17 +84,17 @@ class Provider:
                     content += chunk
                     if len(content) > ANSWER_MAX:
                         raise IssuerUnavailable(
-                            f"{url} answers with more than {ANSWER_MAX} bytes; {_CHECK}"
+                            f"{url} returned more than {ANSWER_MAX} bytes; {_CHECK}"
                         )
             found = json.loads(content)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
             why = str(error)[:200] or type(error).__name__
             fix = "set SSL_CERT_FILE to its authority" if "CERTIFICATE_VERIFY" in why else _CHECK
-            raise IssuerUnavailable(f"{url} gives no usable answer: {why}; {fix}") from None
-        # A refused code is also an answer.
+            raise IssuerUnavailable(f"{url} returned no usable response: {why}; {fix}") from None
+        # A refused code is also a response.
         if not isinstance(found, dict) or answer.status_code >= (500 if method == "POST" else 300):
             raise IssuerUnavailable(
-                f"{url} answers HTTP {answer.status_code} instead of the requested document; "
+                f"{url} returned HTTP {answer.status_code} instead of the requested document; "
                 f"{_CHECK}"
             )
         return found

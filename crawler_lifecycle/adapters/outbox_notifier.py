@@ -19,7 +19,7 @@ class OutboxNotifier:
         """Do nothing, because the event is already recorded."""
 
     def check(self) -> str:
-        """Return a text that states that nothing is pushed. This check cannot fail."""
+        """Return a sentence that states that nothing is pushed. This check cannot fail."""
         return (
             "nowhere: the gateway's event stream shows them (LIFECYCLE_PUSHER__APP_ID is not set)"
         )

@@ -27,9 +27,9 @@ DATA_MAX = 9_999
 #: name.
 CHANNELS_MAX = 100
 CHANNEL_MAX = 200
-#: The maximum number of parallel calls, including abandoned calls whose server does not answer.
+#: The maximum number of parallel calls, including abandoned calls whose server does not respond.
 CALLS_MAX = 32
-#: The maximum number of bytes of an answer that are read, and of characters that an error quotes.
+#: The maximum number of bytes of a response that are read, and of characters that an error quotes.
 ANSWER_MAX = 64 * 1024
 TEXT_MAX = 300
 
@@ -40,7 +40,7 @@ _HOST = re.compile(r"[-.A-Za-z0-9]+|\[[:.0-9A-Fa-f]+\]")
 _CHANNEL = re.compile(r"[-a-zA-Z0-9_=@,.;]+")
 _NOT_IN_A_CHANNEL = re.compile(r"[^-a-zA-Z0-9_=@,.;]")
 
-#: The fix for each status of an answer.
+#: The fix for each response status.
 FIXES = {
     400: f"check {SETTING}CHANNEL",
     401: f"check {SETTING}KEY, {SETTING}SECRET and the clock of this machine",
@@ -87,7 +87,7 @@ class PusherNotifier:
         for name, value in (("KEY", key), ("SECRET", secret)):
             if not value.strip():
                 raise InvalidRequest(
-                    f"{SETTING}{name}: nothing is given; copy the value from the app's page"
+                    f"{SETTING}{name}: missing; copy the value from the app's page"
                 )
         for name, address in (("HOST", host), ("CLUSTER", cluster)):
             if address is not None and not _HOST.fullmatch(address):
@@ -138,8 +138,8 @@ class PusherNotifier:
         self._within_time(lambda: self._pusher.trigger(channels, event.type, data))
 
     def check(self) -> str:
-        """Check the key and the secret with a request, and return a text about the destination of
-        pushes.
+        """Check the key and the secret with a request, and return a description of the destination
+        of pushes.
 
         Raises ``NotDelivered``.
         """
@@ -170,7 +170,7 @@ class PusherNotifier:
         deadline = time.monotonic() + self._timeout_s
         if not self._calls.acquire(timeout=self._timeout_s):
             raise NotDelivered(
-                f"{self._where}: {CALLS_MAX} earlier calls are still waiting for an answer"
+                f"{self._where}: {CALLS_MAX} earlier calls are still waiting for a response"
             )
         done = Future[None]()
 
@@ -186,7 +186,7 @@ class PusherNotifier:
 
         threading.Thread(target=run, name="push", daemon=True).start()
         if not wait((done,), max(0.0, deadline - time.monotonic())).done:
-            raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s")
+            raise NotDelivered(f"{self._where}: no response within {self._timeout_s} s")
         failure = done.exception()
         if failure is not None:
             # `from None`: errors of libraries may contain the signed URL, and causes are stored
@@ -209,7 +209,7 @@ class PusherNotifier:
                     if len(content) > ANSWER_MAX or time.monotonic() > deadline:
                         break
         except httpx.TimeoutException:
-            raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s") from None
+            raise NotDelivered(f"{self._where}: no response within {self._timeout_s} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NotDelivered(f"{self._where} cannot be reached: {self._plain(error)}") from None
         self._check_answer(response, bytes(content))
@@ -220,18 +220,18 @@ class PusherNotifier:
         if status not in (200, 202):
             fix = FIXES.get(status)
             raise NotDelivered(
-                f"{self._where} answered {status}: {text}" + (f"; {fix}" if fix else "")
+                f"{self._where} returned {status}: {text}" + (f"; {fix}" if fix else "")
             )
-        # A login portal or a proxy may also answer 200, with an HTML page.
+        # A login portal or a proxy may also return 200, with an HTML page.
         if not content.strip().startswith(b"{"):
             raise NotDelivered(
-                f"{self._where} answered {status} with something other than JSON; check "
+                f"{self._where} returned {status} with something other than JSON; check "
                 f"{SETTING}HOST"
             )
 
     def _plain(self, text: object) -> str:
         """Return one short line without the secret and signatures, regardless of the library that
-        wrote the text.
+        wrote the error.
         """
         line = str(text).strip() or (
             type(text).__name__ if isinstance(text, Exception) else "no reason given"

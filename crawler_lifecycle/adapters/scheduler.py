@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 
-#: The maximum size of an answer, in bytes. An answer about 500 tasks with long reasons needs a
+#: The maximum size of a response, in bytes. A response about 500 tasks with long reasons needs a
 #: tenth of this.
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that are temporary and not caused by the request.
@@ -30,9 +30,9 @@ TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
 OURS_4XX = frozenset({414, 431})
 #: The longest wait that a service may request, in seconds, so that a stop is not delayed for long.
 RETRY_AFTER_MAX_S = 60
-#: Seconds for which an idle connection is kept. This is shorter than the idle timeout of servers (5
-#: s for uvicorn, which our service uses), because otherwise a server might close the connection
-#: just as a call is sent.
+#: Seconds for which an idle connection is kept. This is shorter than servers' idle timeout (5 s for
+#: uvicorn, which our service uses), because otherwise a server might close the connection just as a
+#: call is sent.
 KEPT_S = 2.0
 PROBLEM = "application/problem+json"
 
@@ -40,7 +40,7 @@ _STATES = ("created", "existing", "deferred", "refused")
 
 
 class _Task(BaseModel):
-    """The service's answer about one task.
+    """The service's response about one task.
 
     Fields of later versions are ignored; the fields that we need are checked strictly.
     """
@@ -70,7 +70,7 @@ _DEFINITION = TypeAdapter(CrawlerDefinition)
 class HttpSchedulerClient:
     """The port ``SchedulerClient``.
 
-    Anything but a valid answer, from a refused connection to a proxy's HTML page with status 200,
+    Anything but a valid response, from a refused connection to a proxy's HTML page with status 200,
     raises ``SchedulerUnavailable``. This error proves nothing about the deployment, which is
     therefore retried with the same key.
     """
@@ -109,7 +109,7 @@ class HttpSchedulerClient:
         self._http.close()
 
     def deploy(self, deployment: Deployment) -> list[DeployedTask]:
-        """Deploy the tasks. Return one answer for each task.
+        """Deploy the tasks. Return one result for each task.
 
         Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. After its
         subclass ``CallTooLarge``, a call with fewer tasks may succeed.
@@ -133,13 +133,14 @@ class HttpSchedulerClient:
         asked = {task.index for task in deployment.tasks}
         if {a.index for a in answers} != asked or len(answers) != len(asked):
             raise SchedulerUnavailable(
-                f"scheduler service at {self._at} answered for the wrong tasks: {len(answers)} "
+                f"scheduler service at {self._at} responded for the wrong number of tasks: "
+                f"{len(answers)} "
                 f"instead of {len(asked)}"
             )
         unknown = next((a.state for a in answers if a.state not in _STATES), None)
         if unknown is not None:
             raise SchedulerUnavailable(
-                f"scheduler service at {self._at} answered with the unknown state {unknown!r}"
+                f"scheduler service at {self._at} responded with the unknown state {unknown!r}"
             )
         return [
             DeployedTask(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers
@@ -166,7 +167,8 @@ class HttpSchedulerClient:
                     content += chunk
                     if len(content) > ANSWER_MAX:
                         raise SchedulerUnavailable(
-                            f"scheduler service at {self._at}: answer over {ANSWER_MAX} bytes"
+                            f"scheduler service at {self._at}: the response is larger than "
+                            f"{ANSWER_MAX} bytes"
                         )
                     # httpx limits only each read. A server that sends byte by byte would never
                     # reach that limit.
@@ -218,7 +220,7 @@ class HttpSchedulerClient:
             )
         suffix = f": {detail}" if detail else ""
         unavailable = SchedulerUnavailable(
-            f"scheduler service at {self._at} answered {status}{suffix}"
+            f"scheduler service at {self._at} returned {status}{suffix}"
         )
         unavailable.retry_after_s = _retry_after(response)
         raise unavailable
@@ -277,7 +279,7 @@ def _unreadable(url: str, error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return (
-        f"scheduler service at {url} gave an answer that violates its contract: {where}: "
+        f"scheduler service at {url} gave a response that violates its contract: {where}: "
         f"{first['msg']}"
     )
 

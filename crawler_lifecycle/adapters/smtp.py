@@ -49,14 +49,16 @@ class SmtpMailer:
             async with asyncio.timeout(self.timeout_s):
                 refused = await asyncio.to_thread(self._send, self.host, to, letter, held)
         except TimeoutError:
-            raise NotDelivered(f"no answer from {self.host} within {self.timeout_s:g} s") from None
+            raise NotDelivered(
+                f"no response from {self.host} within {self.timeout_s:g} s"
+            ) from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__)[:1000]
             raise NotDelivered(
                 f"{self.host} refused the message: {redaction.current().text(words)}"
             ) from None
         finally:
-            for part in held:  # ends the thread if it is still waiting for an answer
+            for part in held:  # ends the thread if it is still waiting for a response
                 with suppress(OSError):
                     if part.sock is not None:
                         part.sock.shutdown(socket.SHUT_RDWR)

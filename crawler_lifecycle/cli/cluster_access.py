@@ -82,7 +82,7 @@ def connect(settings: ClusterSettings) -> Api:
 
 
 def check_namespace(api: Api) -> None:
-    """Check that the cluster answers and has our namespace.
+    """Check that the cluster responds and has our namespace.
 
     Raises ``CommandFailed``, which names the fix.
     """
@@ -92,7 +92,7 @@ def check_namespace(api: Api) -> None:
     raise CommandFailed(
         Exit.NOT_IN_THIS_STATE,
         f"the namespace {name!r} is being deleted",
-        "nothing can be created in it; remaining pods may wait for our finalizer",
+        "nothing can be created in it; remaining pods may be waiting for our finalizer",
         f"crawlctl cluster release --namespace {name}, or use --namespace with another name",
     )
 
@@ -101,7 +101,7 @@ def namespace_phase(api: Api) -> str | None:
     """Return ``Active`` or ``Terminating``; ``None`` if this account may not read the namespace.
 
     Such an account may still be allowed to work in the namespace. Raises ``CommandFailed`` if the
-    namespace does not exist or the cluster does not answer.
+    namespace does not exist or the cluster does not respond.
     """
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
     from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import read_namespace
@@ -124,7 +124,7 @@ def namespace_phase(api: Api) -> str | None:
 
 
 def failed(error: Exception) -> CommandFailed:
-    """Return the error for a request that the cluster refused or did not answer."""
+    """Return the error for a request that the cluster refused or did not respond to."""
     status = getattr(error, "status", None)
     if status == 401:
         again = "log in again: kubectl get namespaces"
@@ -137,4 +137,4 @@ def failed(error: Exception) -> CommandFailed:
             Exit.NOT_AUTHORISED, "the cluster does not allow this", str(error), ask
         )
     fix = "check it with kubectl version, with the same kubeconfig and context"
-    return CommandFailed(Exit.UNREACHABLE, "the cluster does not answer", str(error), fix)
+    return CommandFailed(Exit.UNREACHABLE, "the cluster does not respond", str(error), fix)

@@ -62,15 +62,15 @@ def content_of(file: Path, option: str = "--file") -> bytes:
         raise WrongUsage(f"{option} {file} cannot be read", why=str(error)) from None
     if len(content) > CONTENT_MAX:
         raise WrongUsage(
-            f"{option} {file} has more than {CONTENT_MAX >> 20} MiB", "give a smaller file"
+            f"{option} {file} is larger than {CONTENT_MAX >> 20} MiB", "give a smaller file"
         )
     return content
 
 
 def json_of(where: str, content: bytes) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON string.
 
-    ``where`` names the text in errors. Raises ``CommandFailed``.
+    ``where`` names the source of the string in errors. Raises ``CommandFailed``.
     """
     try:
         return json.loads(content)

@@ -242,8 +242,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
     Other programs pass the command line in ``words``.
 
-    A letter that the terminal cannot show, or an undecodable part of a file name, is written as an
-    escape.
+    A character that the terminal cannot show, or an undecodable part of a file name, is escaped.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -1,7 +1,7 @@
 """Output formats: tables for people; JSON, JSON lines, YAML and names for programs.
 
-Because data comes from crawlers and crawled pages, ``clean`` is applied to every text before it is
-printed.
+Because data comes from crawlers and crawled pages, ``clean`` is applied to every string before it
+is printed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from crawler_lifecycle.subjects import (
 
 from .session import current, say
 
-#: The width of output that does not go to a terminal. It is large, so that no text is cut or
-#: folded.
+#: The width of output that does not go to a terminal. It is large, so that no text is truncated or
+#: wrapped.
 WIDE = 10_000
 
 #: Status -> colour, which adds no information to the word.
@@ -48,7 +48,7 @@ def now() -> datetime:
 
 
 def say_note(answer: Document, about: str = "") -> None:
-    """Print the note in an answer from the gateway, if there is one. ``about`` names the
+    """Print the note in a response from the gateway, if there is one. ``about`` names the
     subject.
     """
     if answer.get("note"):
@@ -67,7 +67,7 @@ def say_total(answer: Document, shown: int) -> None:
 def clean(value: object, *, lines: bool = False) -> str:
     """Return the text with escaped control characters, because data must not control a terminal.
 
-    If ``lines`` is true, line breaks and tabs stay.
+    If ``lines`` is true, line breaks and tabs are kept.
     """
     text = "" if value is None else str(value)
     if text.isprintable():

@@ -214,7 +214,7 @@ def _checked_token(text: str, where: str) -> str:
     # The error must not contain the text, which may be a token with a small mistake.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise WrongUsage(
-            f"{where} has no valid token",
+            f"{where} contains no valid token",
             "give one word of printable ASCII, as crawlctl gateway token new prints it",
         )
     return text

@@ -52,7 +52,7 @@ Project = Annotated[
 Search = Annotated[
     str | None,
     Parameter(
-        help="only entries with this text, in upper or lower case; docs/gateway.md lists the fields"
+        help="only entries that contain this text, ignoring case; docs/gateway.md lists the fields"
     ),
 ]
 Sort = Annotated[str | None, Parameter(help="sort by this column; -COLUMN: largest first")]
@@ -365,7 +365,7 @@ def verdict(row: Document, goal: Goal) -> Exit | None:
 def is_news(row: Document, after: Document | None) -> bool:
     """Return whether a row belongs to the attempt that a start or resume began.
 
-    ``after`` is the answer to that request.
+    ``after`` is the response to that request.
 
     The row of a manager may still show the end of the previous attempt, because the start of the
     next attempt is recorded a little later.
@@ -388,7 +388,7 @@ def watch_changes(
     """Poll, and show changes: redraw ``picture`` on a terminal; otherwise print a line for each
     changed entry.
 
-    Return the last answer, and what ``end`` returned for this answer: ``None`` means that
+    Return the last response, and what ``end`` returned for this response: ``None`` means that
     ``--timeout`` expired. ``nothing`` is printed once if there is no entry.
     """
     polling = Polling(timeout_s=current().timeout_s, longest_s=LONGEST_PAUSE_S)

@@ -2,7 +2,7 @@
 
 Each kind has one class, which creates all parts of such a cluster. The settings select the class by
 its name. This module does not import implementations. A kind imports a part only when its method is
-called, because some parts take long to load, and no process needs all of them.
+called, because some parts take a long time to load, and no process needs all of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ClusterKind(ABC):
     """A kind of cluster, with all parts that our processes need (docs/clusters.md).
 
     ``settings`` is the section ``cluster``. Every method can raise ``InvalidRequest`` with the
-    setting and the fix. Methods that are not abstract return the value for a cluster without the
+    setting and the fix. Methods that are not abstract return the value for a cluster that lacks the
     part.
     """
 
@@ -117,7 +117,7 @@ class ClusterKind(ABC):
         return None
 
     def files_elsewhere(self) -> str | None:
-        """Return a sentence about the location of the files, for people, if ``live_files`` cannot
+        """Return a sentence for people that names where the files are, if ``live_files`` cannot
         read them.
         """
         return None

@@ -86,8 +86,8 @@ class VolumePlace:
         except PermissionError:
             if top == _STATE:
                 _hide_state(folder)
-            # The files of an ended attempt may remain here until ``remove``. Check that we can
-            # remove them.
+            # The files of a finished attempt may remain here until ``remove`` is called. Check that
+            # we can remove them.
             else:
                 _check_ours(folder)
         return True

@@ -11,7 +11,7 @@ from .scrapyd.feature import SCRAPYD
 from .user_code.feature import USER_CODE
 from .webhooks.feature import WEBHOOKS
 
-#: The only list of features with a record. Audits compare in this order (``audited``), and the
+#: The only list of registered features. Audits compare in this order (``audited``), and the
 #: histories of open audits depend on it.
 FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, INCIDENTS, USER_CODE, SCRAPYD, MCP)
 #: The kinds of incidents, by name.

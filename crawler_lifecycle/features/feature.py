@@ -1,4 +1,4 @@
-"""The registration of a feature: everything that the core knows about it.
+"""The registration of a feature: everything that the core has to know about it.
 
 The core loops over ``FEATURES`` and names none of them. Each field is optional. A registration
 imports nothing from its feature: ``crawlctl`` reads it at each start, so objects are named as
@@ -66,8 +66,8 @@ class Feature:
     """
 
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """Functions that return the present ``IncidentCondition``s from the store and the time, by the
-    noun with which their kinds begin.
+    """Functions that return the current ``IncidentCondition``s from the store and the time, keyed
+    by the noun with which their kinds begin.
     """
     kinds: tuple[IncidentKind, ...] = ()
     """The kinds of incidents that these functions return."""

@@ -22,7 +22,7 @@ _current: list[Platform] = []
 
 
 def use(platform: Platform | None) -> Platform | None:
-    """Set the platform for all handles in this process, and return the former platform.
+    """Set the platform for all handles in this process, and return the previous platform.
 
     ``None`` means the gateway that ``crawlctl`` would call.
     """
@@ -34,7 +34,7 @@ def use(platform: Platform | None) -> Platform | None:
 def current() -> Platform:
     """Return the platform in use. The default is the worker of a manager's class, or the gateway
     that ``crawlctl`` would call. Raises ``PlatformUnavailable``, and ``InvalidRequest`` if a worker
-    imports a module that starts a graph or asks about a graph at import.
+    imports a module that starts or queries a graph at import time.
     """
     if not _current and (hosted := offered()) is not None:
         return cast(Platform, hosted)

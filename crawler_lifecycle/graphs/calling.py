@@ -19,8 +19,8 @@ class NotCallable(InvalidRequest):
     """Raised if the code can never be called as the step requires; a retry cannot help."""
 
 
-#: The meaning of a return value. A ``Workflow`` is attached below the step. After ``None`` the step
-#: is completed and has no result.
+#: The meaning of a return value. A ``Workflow`` is attached below the step. After ``None``, the
+#: step is completed without a result.
 Meant = Cancel | Snooze | Record | Workflow | None
 
 

@@ -331,7 +331,7 @@ class Workflow:
 
     @property
     def steps_by_state(self) -> dict[StepState | None, list[WorkflowStep]]:
-        """Return the steps by state, omitting states without steps."""
+        """Return the steps by state, omitting states that no step has."""
         found: dict[StepState | None, list[WorkflowStep]] = {}
         for step in self.steps.values():
             found.setdefault(step.state, []).append(step)

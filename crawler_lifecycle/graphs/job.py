@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.values import of_json
 from .asking import current
 from .platform import Document
 
-#: The number of seconds for which ``cancelled`` repeats its last answer.
+#: The number of seconds for which ``cancelled`` repeats its last result.
 ASKED_S = 0.5
 #: Default limit of ``Record`` in bytes.
 RECORD_MAX = 64 * 1024 * 1024
@@ -59,7 +59,7 @@ class Job:
     """``attempt``, ``at`` and ``error`` of the last 20 executions that failed."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence about who cancelled the step and why, how the step failed, or what it waits
+    """One sentence about who cancelled the step and why, how the step failed, or what it is waiting
     for.
     """
     ending: bool = False

@@ -132,7 +132,7 @@ def manager(
 
 
 def approval(*, timeout: float | None = None) -> NewJob:
-    """Return a job that waits until a person approves or rejects it (``crawlctl graph approve``).
+    """Return a job that waits until somebody approves or rejects it (``crawlctl graph approve``).
 
     - ``timeout`` is the number of seconds after which a step without a decision is discarded. By
       default, the step waits without limit.
@@ -278,7 +278,7 @@ def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def amount(name: str, value: Any) -> str:
-    """Return an exact amount of a resource as text for a spec.
+    """Return an exact amount of a resource as a string for a spec.
 
     Raises ``InvalidRequest`` for a ``float``.
     """

@@ -21,7 +21,7 @@ class Platform(DataSource, Protocol):
     ``key`` is the id of a graph. ``paths`` select steps. The path of a sub-graph means all jobs in
     it, and ``None`` means all jobs. Commands raise ``KeyError`` for an unknown graph and
     ``InvalidRequest`` for an invalid request. Every method raises ``PlatformUnavailable`` if there
-    is no answer. Any thread may call any method.
+    is no response. Any thread may call any method.
     """
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:

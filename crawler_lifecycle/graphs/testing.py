@@ -254,7 +254,7 @@ class Memory(HeldFiles):
                 row.path for row in graph.rows if row.kind not in CONTAINING and not row.state.final
             ]
             raise TimeoutError(
-                f"graph {key!r} has not ended; these steps wait: {', '.join(waiting[:20])}"
+                f"graph {key!r} has not ended; these steps are waiting: {', '.join(waiting[:20])}"
             )
         return status_document(graph.name, graph.rows)
 
@@ -291,9 +291,7 @@ class Memory(HeldFiles):
         return True
 
     def _decided(self, graph: _Graph) -> bool:
-        """Record decisions for the waiting approvals, and return whether there were any waiting
-        approvals.
-        """
+        """Record decisions for the waiting approvals, and return whether there were any."""
         rows = [
             row
             for row in graph.rows

@@ -537,7 +537,7 @@ class Workflow:
     @asked
     def append(self, more: Workflow) -> int:
         """Add the steps of ``more`` to this graph, even after the end of this graph, and return the
-        number of these steps. If they depend on steps of this graph, build ``more`` with
+        number of these steps. If they depend on steps in this graph, build ``more`` with
         ``check_deps=False``.
         """
         spec = more.part("append")

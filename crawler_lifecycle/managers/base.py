@@ -74,7 +74,7 @@ class BaseScript:
 
     #: Name of the script, unless the manager has a tag ``NAME=``.
     name: str = ""
-    #: True if the script needs a flow id. If no flow id is given, the script creates one.
+    #: True if the script needs a flow id. If none is given, the script creates one.
     flow_id_required = False
     #: Tags for all jobs, in addition to ``--children-tag``.
     children_tags: Sequence[str] | None = None

@@ -71,7 +71,7 @@ class RunEach(GeneratorCrawlManager):
         """
         if super().workflow_loop() or self._cycle.facts.sealed:
             return not self._cycle.window.over
-        self._cycle.waiting = "it waits for jobs, or for a report that no more jobs will come"
+        self._cycle.waiting = "it is waiting for jobs, or for a report that no more jobs will come"
         return True
 
 

@@ -70,7 +70,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     #: Live jobs whose ``running_job_hook`` the last cycle had no time to call; the next cycle calls
     #: only these.
     _passed: Collection[JobKey] = ()
-    #: Ended jobs whose files had not arrived when their hooks read them.
+    #: Ended jobs whose files had not arrived when the hooks tried to read them.
     _fileless: frozenset[JobKey] = frozenset()
 
     # --- options ----------------------------------------------------------------------------------
@@ -178,7 +178,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
-        # Jobs whose hooks failed or wait for files come last, so that they do not delay other jobs.
+        # Jobs whose hooks failed or are waiting for files come last, so that they do not delay
+        # other jobs.
         jobs.sort(
             key=lambda one: (
                 (one.live.key in self._fileless, one.tries)
@@ -359,7 +360,7 @@ def _by_start(one: EndedJob | Live) -> tuple[float, int, int]:
 
 
 def _params_for_hook(job: Job) -> JobParams:
-    """Return a full copy of a job's parameters for hooks."""
+    """Return a complete copy of a job's parameters for hooks."""
     params = params_of(job)
     del params["spider"]
     return cast(JobParams, params)

@@ -81,7 +81,7 @@ class Cycle:
     again_s: float | None = None
     """Seconds until the next cycle, if the class requests a time."""
     waiting: str | None = None
-    """One sentence from the class about why it waits."""
+    """One sentence from the class about why it is waiting."""
     clock: Callable[[], float] = lambda: 0.0
     began: float = 0.0
     report: Callable[[], None] = lambda: None

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 #: No hook waits during this cycle, and items that it does not read are never read.
 PAGE_S = 1.0
 ONLY_PAGE_S = 30.0
-#: The maximum number of characters in the sentence about why a manager waits. The error of a source
-#: may be longer.
+#: The maximum number of characters in the sentence about why a manager is waiting. The error of a
+#: source may be longer.
 _WAITING_MAX = 1000
 #: The outcome of a manager whose own class made it fail.
 FAILED = "failed"

@@ -150,8 +150,8 @@ class GeneratorCrawlManager(CrawlManager):
     # --- jobs that may start ----------------------------------------------------------------------
 
     def can_schedule_job_with_params(self, params: FullJobParams) -> bool:
-        """Return whether the job may start now. Otherwise the job waits for a later cycle. Users
-        can override this method.
+        """Return whether the job may start now. If not, the job waits for a later cycle. Users can
+        override this method.
         """
         return True
 

@@ -117,8 +117,8 @@ def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
     """Start the manager with the options of this command line, and show it until its end.
 
     The manager executes on a user-code worker, which must have the module. A separate process
-    executes ``crawlctl manager start --watch``. Thus address, token and exit codes are the same,
-    and this process does not load ``crawlctl``. Ctrl-C ends the display, but not the manager.
+    executes ``crawlctl manager start --watch``. So the address, token and exit codes are the same,
+    and this process need not load ``crawlctl``. Ctrl-C ends the display, but not the manager.
     Raises ``SystemExit`` unless the manager completed.
     """
     import subprocess  # a manager in a worker does not need it

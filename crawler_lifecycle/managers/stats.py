@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.features.managers.domain.manager import STAT_NAME_MAX, STATS_MAX
 
-#: Prefixes of the spider statistics that every manager of this kind adds up.
+#: The prefixes of those spider statistics that every manager of this kind adds up.
 BASE_TARGET_SPIDER_STATS = (
     "downloader/response_status_count/",
     "downloader/response_count",

@@ -66,7 +66,7 @@ class Record:
     hooks: list[tuple[str, int | None]] = field(default_factory=list)
     """Called methods of the class, each with the number of its job."""
     waits: list[str] = field(default_factory=list)
-    """The different sentences about why no more jobs were started."""
+    """The distinct sentences about why no more jobs were started."""
     errors: list[str] = field(default_factory=list)
     """Errors of the class."""
     close_reason: str | None = None
@@ -199,7 +199,7 @@ class Simulation(HeldFiles):
             self.position = 0
 
     def resume(self) -> None:
-        """Start the next attempt of the manager after its end."""
+        """After the manager's end, start its next attempt."""
         self.restart()
         self.row = replace(
             self.row, attempt=self.row.attempt + 1, close_reason=None, started_at=self.clock

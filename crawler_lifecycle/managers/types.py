@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-#: The id of a run as text, or the id of its request before the run exists.
+#: The id of a run as a string, or the id of its request before the run exists.
 JobKey = str
 SpiderName = str
 Outcome = str
@@ -76,4 +76,5 @@ class StopRetry(Exception):
 
 
 class ClassError(Exception):
-    """Raised for an error of a user's class. The text has the position, the problem and the fix."""
+    """Raised for an error of a user's class. The message contains the position, the problem and the
+    fix."""

@@ -1,4 +1,4 @@
-"""A writer of log lines that never waits for a slow reader."""
+"""A log-line writer that never waits for a slow reader."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LineWriter:
                     self._dropped += len(batch)
 
     def _out(self, text: str) -> bool:
-        """Write the whole text; return ``False`` if the stream accepts no more data.
+        """Write the whole string; return ``False`` if the stream accepts no more data.
 
         The stream may be closed, its reader may have ended, or the disk may be full.
         """

@@ -85,7 +85,7 @@ class Figures:
         info.labels(**build()).set(1)
         self._requests = Counter(
             f"{self.prefix}_requests",
-            "Answered requests",
+            "Requests with a response",
             ("operation", "status"),
             registry=self.registry,
         )

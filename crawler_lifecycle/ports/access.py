@@ -17,7 +17,7 @@ class AccessRow:
 
     at: datetime
     caller: str | None
-    """The name of the token, or ``None`` for an open gateway and for an unknown caller."""
+    """The name of the token; ``None`` if the gateway is open or the caller is unknown."""
     caller_project: str
     """The token's project, ``*`` for all projects, or empty for an unknown caller."""
     operation: str
@@ -26,7 +26,7 @@ class AccessRow:
     """The address from which the request came, or ``None`` if crawlctl used the database
     directly."""
     status: int | None
-    """The HTTP status, or ``None`` if there was no answer."""
+    """The HTTP status, or ``None`` if there was no response."""
     outcome: str
     """``done``, or the problem code."""
     requests: int = 1

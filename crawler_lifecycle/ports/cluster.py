@@ -1,5 +1,5 @@
 """Ports for the cluster where tasks execute. Each port contains only what its users need. All
-methods raise ``ClusterUnavailable`` when they get no answer from the cluster, unless they state
+methods raise ``ClusterUnavailable`` when they get no response from the cluster, unless they state
 otherwise. An object that has the number of a run but a different uid is foreign
 (``RunRef.foreign``). A foreign object is reported, but never used, changed or ended for the run.
 """
@@ -28,8 +28,8 @@ class TaskDetails(Protocol):
     """The part of a cluster that returns debugging information about tasks."""
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> Iterable[Details]:
-        """Return debugging information about the tasks. It may be read only during the iteration. A
-        task is left out if nothing can be read about the task.
+        """Return debugging information about the tasks. It may be read only while the result is
+        being iterated over. A task is left out if nothing can be read about the task.
         """
 
 
@@ -56,10 +56,10 @@ class TaskPlaces(TaskPolls, Protocol):
         """Return the namespace in which tasks are created and read, or ``None`` if there is only
         one.
 
-        The string has at most 200 characters, and only the cluster interprets it. It is
-        recorded with a task before the task is requested. ``beside`` contains the namespaces of the
-        run's earlier tasks. Raises ``ClusterUnavailable`` if the cluster gives no answer, or if a
-        poll here could not find tasks in these namespaces.
+        The string has at most 200 characters, and only the cluster interprets it. It is recorded
+        with a task before the task is requested. ``beside`` contains the namespaces of the run's
+        earlier tasks. Raises ``ClusterUnavailable`` if the cluster does not respond, or if a poll
+        here could not find tasks in these namespaces.
         """
 
 
@@ -143,7 +143,7 @@ class EvidenceKeeper(Protocol):
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """Allow the cluster to remove the evidence of these tasks, because their ends were
-        committed. Polls after this call need not find the tasks. Logs and files stay as long as the
+        committed. Later polls need not find the tasks. Logs and files remain for as long as the
         cluster keeps them. It is not an error if a task was already released, is gone, or has a
         name that another object now uses.
         """
@@ -182,13 +182,13 @@ class Observer(Protocol):
         """
 
     def health(self) -> ObserverHealth:
-        """Return whether the observer can watch now and, if it cannot, the reason."""
+        """Return whether the observer can currently watch and, if it cannot, the reason."""
 
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of executing crawlers that can be read in a few seconds.
 
         If there are very many crawlers, each call reads the next group of crawlers. Crawlers
-        without counters are left out. Raises an error only if the cluster gives no answer.
+        without counters are left out. Raises an error only if the cluster does not respond.
         """
 
 

@@ -15,7 +15,7 @@ from crawler_lifecycle.ports.runs import TaskCounts
 
 @dataclass(frozen=True, slots=True)
 class ObserverHealth:
-    """The state of an observer: whether it can watch now and, if it cannot, the reason."""
+    """The state of an observer: whether it can currently watch and, if it cannot, the reason."""
 
     up: bool
     problem: str | None = None
@@ -200,7 +200,7 @@ class TaskChanged:
 
 @dataclass(frozen=True, slots=True)
 class CommittedCorrection:
-    """One committed correction, and the present cause of its task."""
+    """One committed correction, and the current cause of its task."""
 
     row: CorrectionRow
     cause: str | None = None

@@ -28,7 +28,7 @@ class KnowsRuns(Protocol):
     def highest_run(self, above: int = 0) -> int:
         """Return the highest run number in this system, or ``above`` if no number in the system is
         higher than that. Numbers above ``names.RUN_NUMBER_MAX`` belong to no run. Raises a domain
-        error if the system gives no answer, or if it contains too many objects to read all of them.
+        error if the system does not respond, or contains too many objects to read.
         """
 
 
@@ -39,7 +39,7 @@ class SchedulerClient(Protocol):
     """
 
     problem: str | None
-    """The reason why the last answer contains the crawlers in an older catalogue."""
+    """The reason why the last response contains the crawlers from an older catalogue."""
 
     def deploy(self, deployment: Deployment) -> list[DeployedTask]: ...
 
@@ -61,8 +61,8 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     """
 
     def has_begun(self, workflow_id: str) -> None:
-        """Let further steps of this workflow precede the first steps of other workflows, if the
-        server supports this. Never raises.
+        """Let further steps of this workflow take precedence over the first steps of other
+        workflows, if the server supports this. Never raises.
         """
 
     def is_open(self, owner: Owner) -> bool:
@@ -79,22 +79,22 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         self, after: str | None = None, limit: int = 100
     ) -> tuple[list[OpenWorkflow], str | None]:
         """Return a page of the open workflows for runs and managers, and the position of the next
-        page. The position is ``None`` on the last page. The answer can be a few seconds old, so
+        page. The position is ``None`` on the last page. The result can be a few seconds old, so
         call ``confirm`` for each workflow before a decision.
         """
 
     def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
-        """Return the present state of this workflow, or ``None`` if it is no longer open."""
+        """Return the current state of this workflow, or ``None`` if it is no longer open."""
 
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
-        """Return the open lifecycle workflow that belongs to exactly this run. The answer can be a
+        """Return the open lifecycle workflow that belongs to exactly this run. The result can be a
         few seconds old.
         """
 
     def ended_runs(self) -> list[int]:
         """Return runs whose workflow failed or was ended from outside in the last minutes.
 
-        The answer can be a few seconds old.
+        The result can be a few seconds old.
         """
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
@@ -392,10 +392,10 @@ class FunctionHost(Protocol):
     ) -> FunctionReply:
         """Execute the function once and return its outcome.
 
-        ``answer`` is called with each question of the function. ``alive`` is called repeatedly, and
-        an error that it raises ends the process. Raises ``UserCodeFailed``: if ``missing`` is true,
-        this worker cannot call the function but another worker may; if ``for_good`` is true, no
-        worker can call the function. Otherwise the function failed, and its process ended unless
+        ``answer`` is called with each question from the function. ``alive`` is called repeatedly,
+        and an error that it raises ends the process. Raises ``UserCodeFailed``: if ``missing`` is
+        true, this worker cannot call the function but another worker may; if ``for_good`` is true,
+        no worker can call the function. Otherwise the function failed, and its process ended unless
         ``lives`` is true. Raises ``WorkerLeaves`` if the worker ended all its processes.
         """
 
@@ -406,7 +406,7 @@ class FunctionHost(Protocol):
         """
 
     def taken(self, size: int) -> list[bytes]:
-        """Return the values that a question of the function contains.
+        """Return the values that a question from the function contains.
 
         Raises ``InvalidRequest`` for invalid values.
         """

@@ -35,8 +35,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A writer's right to change a run. A write is accepted only while exactly this run has this
-    attempt and this owner.
+    """A writer's permission to change a run. A write is accepted only while exactly this run has
+    this attempt and this owner.
     """
 
     run_id: int
@@ -96,7 +96,7 @@ class RunRow:
     ended it.
     """
     lacks: str | None = None
-    """The expectation that the run did not meet, if any (``domain.run.Verdict``)."""
+    """The expectation that the run failed to meet, if any (``domain.run.Verdict``)."""
     cause: str | None = None
     request: Mapping[str, object] = field(default_factory=dict)
     multi: bool = False
@@ -106,7 +106,7 @@ class RunRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     waiting_since: datetime | None = None
-    """The time at which the present wait of the run began."""
+    """The time at which the current wait of the run began."""
     stop_acted_at: datetime | None = None
     """The time at which a workflow acted on the recorded stop."""
     look_error: str | None = None
@@ -388,7 +388,7 @@ class QueuedTask:
 
 @dataclass(frozen=True, slots=True)
 class DeployedTask:
-    """The scheduler service's answer for one task. ``state`` is created, existing, deferred or
+    """The scheduler service's result for one task. ``state`` is created, existing, deferred or
     refused.
     """
 
@@ -417,7 +417,7 @@ class Deployment:
     priority: int = 3
     """The priority of the run, where 1 is first and 5 is last."""
     pool: str = DEFAULT
-    """The pool that serves the run."""
+    """The pool whose slots the run uses."""
     queue: str | None = None
     """The Kueue queue for this pool, used for crawlers that name no queue."""
     resume: bool = False
@@ -507,8 +507,8 @@ class Event:
     run_id: int | None
     """The run that the event describes, if any."""
     subject_uid: str
-    """The uid of the subject. Its number alone is not unique, because a restored database can use a
-    number again.
+    """The uid of the subject. Its number alone is not unique, because a restored database can reuse
+    a number.
     """
     attempt: int
     type: str

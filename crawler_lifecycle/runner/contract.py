@@ -47,7 +47,7 @@ class BadConfiguration(Exception):
     """An environment or command line that can never work."""
 
 
-#: The fields of a contract that contain the unchanged text of a variable.
+#: The fields of a contract that contain the unchanged value of a variable.
 _TEXTS = (
     "files_dir",
     "state_dir",
@@ -91,7 +91,7 @@ class Contract(NamedTuple):
     log_file: str | None
     """The file that our standard output writes to; set when the runner must limit its size."""
     stop_url: str | None
-    """The gateway's address that answers whether the run's stop is forced."""
+    """The gateway's URL that reports whether the run's stop is forced."""
     stop_token: str | None
     items: str
     """``off`` means that the runner counts no items in feeds. Otherwise, this is JSON for the file
@@ -232,7 +232,7 @@ def write(path: str, text: str) -> None:
     try:
         SafeDirectory(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
-        # First write the new content, then cut off the rest of the former content, so that a full
+        # First write the new content, then cut off the rest of the previous content, so that a full
         # disk does not damage the file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags, 0o644), "wb") as file:
@@ -264,7 +264,7 @@ def picked(data: Json, names: Iterable[str]) -> Json:
 
 
 def fitted(data: Json, most: int) -> str:
-    """Return the object as JSON of at most ``most`` bytes. The longest text is halved repeatedly
+    """Return the object as JSON of at most ``most`` bytes. The longest string is halved repeatedly
     until the object fits.
     """
     data = dict(data)
@@ -295,7 +295,8 @@ def read(path: str) -> Json | None:
 
 
 def valid_stats(data: Json) -> Json:
-    """Return those fields from a stats file that the contract defines and that have the right type.
+    """Return those fields from a stats file that the contract defines and that have the correct
+    type.
 
     Strings are cut to their maximum length.
     """

@@ -29,7 +29,8 @@ from .item_files import (
 from .item_reader import GZIP, Feed, Keys, SkippedData, follow
 from .safe_directory import NotOurs, SafeDirectory
 
-#: The maximum number of names read from a folder, and of files considered as feeds.
+#: The maximum number of names that are read from a folder, and of files that are considered as
+#: feeds.
 NAMES_MAX = 20_000
 FILES_MAX = 2_000
 #: The maximum number of bytes read in one pass.
@@ -50,7 +51,8 @@ class Feeds:
 
     The ``wanted`` fields are reported first, even when no item has a value in them.
 
-    ``keys`` returns the keys of items from earlier attempts; it is called when a count begins anew.
+    ``keys`` returns the keys of items from earlier attempts; it is called when a count starts again
+    from zero.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Feeds:
             with contextlib.suppress(OSError, NotOurs):
                 left -= feed.read(self._folder, left)
         if any(feed.key and (before[feed].replaced or feed not in self._feeds) for feed in before):
-            self.begin()  # a key may have occurred only in the former file
+            self.begin()  # a key may have occurred only in the previous file
             return True
         return left <= 0
 

@@ -22,7 +22,7 @@ from .upload import ANSWER_MAX, NoRedirect, passing
 #: before the first of these requests.
 _PAUSES_S = (5.0, 5.0, 10.0, 15.0, 30.0)
 _CHANCE = random.SystemRandom()
-#: Timeout in seconds for a connection, and for each read of an answer.
+#: Timeout in seconds for a connection, and for each read of a response.
 _SILENCE_S = 10.0
 
 
@@ -33,7 +33,7 @@ class ForcedStop:
 
     def __init__(self, url: str, token: str) -> None:
         self.at: float | None = None
-        """The time when the gateway answered that the stop is forced, by the monotonic clock."""
+        """The time when the gateway reported that the stop is forced, by the monotonic clock."""
         self._url = url
         self._token = token
         self._opener = urllib.request.build_opener(NoRedirect)

@@ -36,7 +36,7 @@ VALUES_MAX = 100_000
 KEYS_MAX = 4 * 1024 * 1024
 #: The number of bytes that are unpacked and decoded at a time.
 _PART = 64 * 1024
-#: A longer text is decoded value by value.
+#: A longer string is decoded value by value.
 _LONG = 2 * _PART
 #: A separator between lines of JSON that are decoded together, and strings which show that a line
 #: may contain this separator.
@@ -45,7 +45,7 @@ _MARK_IN_TEXT = ("\x1e", "\\u001")
 #: The number of characters of indentation and of a file's beginning that are checked.
 _INDENT_MAX = 100
 _HEAD_MAX = 100
-#: A JSON error this close to the end of a text may be an incomplete literal, number or escape.
+#: A JSON error this close to the end of the data may be an incomplete literal, number or escape.
 _NEAR = 16
 #: The maximum number of characters of CSV that are read in vain because of quotation marks that are
 #: never closed. After that, each line counts as a record.
@@ -57,7 +57,7 @@ _MANY = 3
 _HEAD_MAX = 20
 #: The maximum number of positions that are reported for each reason.
 _PLACES_MAX = 3
-#: Reasons for skipped or repaired data, and the text for each, which follows a number.
+#: Reasons for skipped or repaired data, and the phrase for each, which follows a number.
 NO_JSON = "no_json"
 TOO_LONG = "too_long"
 TOO_WIDE = "too_wide"
@@ -74,8 +74,8 @@ _SENTENCES = {
     MENDED: "lines were not UTF-8; they were read as Windows-1252, or with replacement characters",
     TOO_MANY: f"items came after {KEYS_MAX:,} different keys: duplicates among them count twice",
 }
-#: Encoding -> the first bytes of a text in it: its byte order mark, or else two Latin characters.
-#: UTF-32 comes first, because its mark begins with the mark of UTF-16.
+#: Encoding -> the first bytes of text in this encoding: its byte order mark, or else two Latin
+#: characters. UTF-32 comes first, because its mark begins with the mark of UTF-16.
 _BEGINS = {
     "utf-32": rb"\xff\xfe\0\0|\0\0\xfe\xff",
     "utf-16": rb"\xff\xfe|\xfe\xff",
@@ -205,7 +205,7 @@ class Keys:
 
 
 def _key_text(value: Any) -> str:
-    """Return a text, number or boolean as text, and an empty text for anything else."""
+    """Return a string, number or boolean as a string, and an empty string for anything else."""
     if isinstance(value, str) and type(value) is not str:  # the digits of a number
         value = _decoder.decode(value)
     return str(value) if isinstance(value, (str, int, float)) else ""
@@ -260,12 +260,12 @@ class _Scanner:
 
 
 #: A function that gets the reason and the position of skipped or repaired data, and optionally a
-#: further text.
+#: further message.
 Note = Callable[..., None]
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
 _decoder = ItemDecoder(**_AS_USUAL)
 #: A decoder for data that contains a number of more than 4,300 digits, which Python refuses to
-#: convert: such a number stays a text.
+#: convert: such a number stays a string.
 _long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
 
 
@@ -428,7 +428,7 @@ class _Json:
         self._place = 0
         self._in_list = False
         self._needed = 0
-        """The minimum length of the text at which the next value can be complete."""
+        """The minimum number of characters with which the next value can be complete."""
         self._skip: re.Pattern[str] | None = None
         """While data is skipped, the beginning of the line at which reading resumes."""
 
@@ -473,8 +473,8 @@ class _Json:
         self._place -= begin
 
     def _objects(self) -> list[Any]:
-        """If each of the objects that begin here has its own line, return the objects and move
-        behind them.
+        """If each of the objects that begin here has its own line, return the objects and move past
+        them.
 
         Otherwise return no objects.
 

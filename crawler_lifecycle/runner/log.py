@@ -73,7 +73,7 @@ class CappedLog:
     def _pass_on(self) -> bool:
         """Copy one piece of output.
 
-        Return false when the pipe is empty, or when no process can write to the pipe any more.
+        Return false if the pipe is empty, or if no process can write to it any more.
         """
         try:
             data = os.read(self._out, _CHUNK)

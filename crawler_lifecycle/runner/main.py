@@ -93,7 +93,7 @@ class Runner:
         """The last valid stats from the crawler itself."""
         self._feeds: Feeds | None = None
         self._by_key = any(declared.key for declared in declared_in(terms.items.encode()))
-        """True if items with the same key count once. Then the runner counts the items in the
+        """True if items with the same key count once. If so, the runner counts the items in the
         feeds, and ignores the crawler's own count.
         """
         self._keys = KeptKeys(terms.state_dir) if self._by_key and terms.state_dir else None
@@ -467,7 +467,7 @@ class Runner:
         """
         counted = self._reported.get("items")
         items = 0 if feeds.read is None and self._by_key else feeds.read
-        # After a resume, a command continues its own count, but its feeds begin anew.
+        # After a resume, a command continues its own count, but its feeds start from zero.
         differs = (
             items is not None
             and counted not in (None, items)

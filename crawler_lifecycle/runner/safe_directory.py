@@ -68,8 +68,8 @@ class SafeDirectory:
     # --- reading
 
     def has(self, name: str) -> bool:
-        """Return whether an entry with this name exists. Raises ``OSError`` when the system cannot
-        answer.
+        """Return whether an entry with this name exists. Raises ``OSError`` if this cannot be
+        determined.
         """
         return self.stat(name) is not None
 
@@ -284,10 +284,10 @@ def _opened(name: str, flags: int, folder: int) -> int:
 
 
 def _made_readable(name: str, folder: int) -> bool:
-    """Restore our access rights to an entry if our user owns it, and return whether our user owns
-    it.
+    """Restore our access permissions to an entry if our user owns it, and return whether our user
+    owns it.
 
-    A process of the same user, such as the crawler, may have removed these rights.
+    A process of the same user, such as the crawler, may have removed these permissions.
     """
     mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:

@@ -8,8 +8,8 @@ import os
 import time
 
 SECONDS = 5.0
-#: The maximum number of processes and threads read in one check. If the crawler has more processes
-#: and threads, the rest are ignored.
+#: The maximum number of processes and threads read in one check. Any further processes and threads
+#: of the crawler are ignored.
 MOST = 1000
 #: Bytes subtracted for each write call, because event loops wake each other with writes of this
 #: size even when a crawler hangs.

@@ -21,10 +21,10 @@ from typing import Any
 
 from .bundle import Bundle
 
-#: The reason that the summary contains during the upload. It stays there if the runner is killed.
+#: The reason in the summary during the upload. It remains there if the runner is killed.
 INTERRUPTED = "the runner was killed while it uploaded them"
 OUT_OF_TIME = "there was no time left"
-#: Timeout in seconds for a connection, and for each read of an answer.
+#: Timeout in seconds for a connection, and for each read of a response.
 _SILENCE_S = 20.0
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 #: The number of refusals by object storage after which we give up. An expired address or a wrong
@@ -118,7 +118,7 @@ class Upload:
                 status, answer, wait_s = self._call("PUT", address, data, headers)
                 if status in (200, 201, 204):
                     return
-                why = f"object storage answered {status}{_s3_words(answer)}"
+                why = f"object storage returned {status}{_s3_words(answer)}"
                 refusals += not passing(status)
                 if refusals >= _REFUSALS_MAX:
                     raise _Never(why)
@@ -142,20 +142,20 @@ class Upload:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         status, answer, wait_s = self._call("POST", self._url, body, headers)
         if status != 200:
-            why = f"the gateway answered {status}{_problem_words(answer)}"
+            why = f"the gateway returned {status}{_problem_words(answer)}"
             raise _Later(why, wait_s) if passing(status) else _Never(why)
         try:
             ticket = json.loads(answer)
             given = {str(name): str(value) for name, value in ticket["headers"].items()}
             return str(ticket["url"]), {"Content-Type": "application/octet-stream", **given}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise _Later("the gateway's answer cannot be read") from None
+            raise _Later("the gateway's response cannot be read") from None
 
     def _call(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, bytes, float]:
-        """Return the status, the first bytes of the answer and the seconds to wait before the next
-        call.
+        """Return the status, the first bytes of the response and the seconds to wait before the
+        next call.
 
         Raises ``_Later`` and ``_Never``.
         """

@@ -115,7 +115,7 @@ class CrawlerList(BaseModel):
 def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
     """Return the deployment for a call. Values in the call override values in the catalogue.
 
-    Raises ``InvalidRequest`` before anything is created. The text names the task with wrong
+    Raises ``InvalidRequest`` before anything is created. The message names the task with wrong
     arguments, or the setting that requests must not contain.
     """
     seen: set[int] = set()

@@ -63,8 +63,8 @@ AUDIT_LIFE = timedelta(hours=2)
 #: Seconds until the next try to connect: the first pause and the longest pause.
 RETRY_S = (0.2, 5.0)
 
-#: For workflows that were ended from outside: how long they are listed, and the maximum number of
-#: them.
+#: For workflows that were ended from outside: how long they are listed, and the maximum number that
+#: is listed.
 ENDED_WITHIN = timedelta(minutes=5)
 ENDED_MAX = 500
 _ENDED = "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
@@ -90,7 +90,7 @@ _OPEN_WORK = (
 
 
 class Workflows:
-    """Our workflows on one Temporal server. The connection can be passed, or is made later.
+    """Our workflows on one Temporal server. The connection can be passed in, or is made later.
 
     Every method that calls the server raises ``TemporalUnavailable`` if a call fails, or if it is
     not answered within ``timeout_s`` seconds. The SDK restores a lost connection automatically.
@@ -130,7 +130,7 @@ class Workflows:
             yield self.client
 
     async def ping(self) -> None:
-        """Raise ``TemporalUnavailable`` unless the server answers."""
+        """Raise ``TemporalUnavailable`` unless the server responds."""
         async with self.asking() as client:
             await client.service_client.check_health()
 
@@ -154,8 +154,8 @@ class Workflows:
         If the workflow is closed, a new execution is started under the same id; the database
         decides whether it may own the run. With ``repair``, it must not own a run that has ended.
         Otherwise a late repair would execute the run again. The open workflow under ``workflow_id``
-        may work for another run, if a restore of the database lost the row of that run and the
-        client repeated its request.
+        may belong to another run, if a restore of the database lost that run's row and the client
+        repeated its request.
 
         That workflow continues, and the new run gets a workflow id with a part of its uid.
         """
@@ -177,7 +177,7 @@ class Workflows:
             if not found.of_another(run_uid):
                 return found.first_run_id or ""
         raise TemporalUnavailable(
-            f"workflow {one!r} works for another run than the one with the uid {run_uid}"
+            f"workflow {one!r} belongs to a different run than the one with the uid {run_uid}"
         )
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
@@ -312,7 +312,7 @@ class Workflows:
     ) -> bool:
         """Signal a stop.
 
-        Return ``False`` if the workflow is not open, or works for another run than ``run_uid``.
+        Return ``False`` if the workflow is not open, or belongs to a run other than ``run_uid``.
 
         A plain stop of a paused workflow waits until somebody unpauses it. A forced stop unpauses
         it.
@@ -330,7 +330,7 @@ class Workflows:
             if (found := await _described(client, workflow_id)) is None:
                 return
             who: dict[str, Any] = {"namespace": client.namespace, "identity": client.identity}
-            # Not found: the workflow has continued or closed meanwhile.
+            # Not found: the workflow has continued or closed in the meantime.
             with allowing(RPCStatusCode.NOT_FOUND):
                 if found.raw_description.workflow_extended_info.HasField("pause_info"):
                     order = api.UnpauseWorkflowExecutionRequest(
@@ -349,9 +349,10 @@ class Workflows:
     async def poll_recorded(self, workflow_id: str, recorded: bool) -> bool:
         """Notify a workflow of a change.
 
-        With ``recorded``, a poll has recorded the change, so the workflow does not poll again.
+        If ``recorded`` is set, a poll has recorded the change, so the workflow does not poll again.
+        Older builds ignore this field and poll immediately.
 
-        Builds that do not know this field poll now. Return ``False`` if the workflow is not open.
+        Return ``False`` if the workflow is not open.
         """
         return await self._signal(
             workflow_id, names.SIGNAL_LOOK_NOW, *([{"recorded": True}] if recorded else [])
@@ -372,7 +373,7 @@ class Workflows:
         return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
     async def moved(self, workflow_id: str) -> bool:
-        """Notify a manager that the worker with its object shuts down.
+        """Notify a manager that the worker with its object is shutting down.
 
         Return ``False`` if the workflow is not open.
         """
@@ -386,7 +387,8 @@ class Workflows:
         return False
 
     async def hurry(self, owner: Owner) -> None:
-        """Signal ``poll_now``, and immediately retry each activity that waits for its next try.
+        """Signal ``poll_now``, and immediately retry each activity that is waiting for its next
+        try.
 
         The signal alone does not shorten that wait.
         """
@@ -486,12 +488,13 @@ class Workflows:
                 )
             except WorkflowQueryFailedError as error:
                 raise TemporalUnavailable(
-                    f"workflow {workflow.workflow_id!r} does not answer: {error}"
+                    f"workflow {workflow.workflow_id!r} does not respond: {error}"
                 ) from error
             return answer
 
     async def problem(self, workflow_id: str) -> WorkflowProblem | None:
-        """Return why this workflow does not continue; ``None`` if it does, or if it is not open."""
+        """Return the reason why this workflow is not continuing; ``None`` if it is, or if it is not
+        open."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
             return (
@@ -609,5 +612,5 @@ def _open(found: WorkflowExecution, first_run_id: str) -> OpenWorkflow:
 
 
 def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:
-    """Return the id and uid of the run that a workflow works for, from its search attributes."""
+    """Return the id and uid of the run that a workflow belongs to, from its search attributes."""
     return found.typed_search_attributes.get(_RUN_ID), found.typed_search_attributes.get(_RUN_UID)

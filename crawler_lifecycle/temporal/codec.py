@@ -41,7 +41,7 @@ _HOW = (
 def read_keys(text: str) -> dict[str, bytes]:
     """Return the keys by name, in the given order.
 
-    Raises ``InvalidRequest``, whose text contains no key.
+    Raises ``InvalidRequest``, whose message contains no key.
     """
     keys: dict[str, bytes] = {}
     for n, part in enumerate(

@@ -21,7 +21,7 @@ def _asked(
     question: Callable[Concatenate[Workflows, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[TemporalDirectory, P], T]:
     """Return a method that calls ``Workflows`` on the event loop, and waits in its own thread for
-    the answer.
+    the response.
     """
 
     def ask(self: TemporalDirectory, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 
 
 class TemporalRefused(TemporalUnavailable):
-    """Temporal answered with an error, because it is overloaded or a namespace or permission is
+    """Temporal responded with an error, because it is overloaded or a namespace or permission is
     missing.
     """
 
@@ -30,11 +30,11 @@ async def answering(timeout_s: float) -> AsyncIterator[None]:
     """
     try:
         # Not ``wait_for``, which before Python 3.12 loses a cancellation that arrives together with
-        # the answer. A background task would then run forever in a process that shuts down.
+        # the response. A background task would then run forever in a process that shuts down.
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:
-        raise TemporalUnavailable(f"Temporal did not answer within {timeout_s:g} s") from None
+        raise TemporalUnavailable(f"Temporal did not respond within {timeout_s:g} s") from None
     except RPCError as error:
         refused = TemporalRefused(f"Temporal refused the call ({error.status.name}): {error}")
         refused.reason = error.message

@@ -59,7 +59,7 @@ LINES_MAX = 10
 
 
 class Lines:
-    """A counter of the lines that one workflow has logged in its present activation."""
+    """A counter of the lines that one workflow has logged in its current activation."""
 
     def __init__(self) -> None:
         self._at = self._count = -1

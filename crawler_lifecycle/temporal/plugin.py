@@ -44,7 +44,7 @@ from .interceptors import Observing
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
 #: The maximum size of a failure with its causes, in bytes. The server keeps failures of up to 4,096
-#: bytes. It replaces a larger failure by "Failure exceeds size limit." and drops its type
+#: bytes. It replaces a larger failure with "Failure exceeds size limit." and drops its type
 #: (measured). Encryption later adds a few hundred bytes.
 FAILURE_BYTES = 3_000
 #: The maximum number of nested causes that are kept, and of characters of a message or stack that
@@ -53,7 +53,7 @@ CAUSES_MAX = 3
 TEXT_MAX = 16 * 1024
 #: Sizes that are tried until the failure fits, because strings grow when they are encoded as JSON.
 _BUDGETS = (FAILURE_BYTES, 2_000, 1_200, 600)
-#: The replacement for a message that is in the encoded attributes. The SDK uses the same text.
+#: The replacement for a message that is in the encoded attributes. The SDK uses the same string.
 _HIDDEN = "Encoded failure"
 _inside = threading.local()
 
@@ -293,7 +293,7 @@ async def connect(
 
     Temporal's environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles configure it.
 
-    ``plugins`` come after ours. Errors of the SDK are passed on if no server answers; the calling
+    ``plugins`` come after ours. Errors of the SDK are passed on if no server responds; the calling
     program adds the fix.
     """
     config: dict[str, Any] = {**ClientConfig.load_client_connect_config()}

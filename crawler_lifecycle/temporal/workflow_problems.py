@@ -30,11 +30,11 @@ from crawler_lifecycle.domain.names import QUEUE_AUDIT, QUEUE_MAIN
 
 from .errors import allowing
 
-#: The number of tries from which a workflow's step counts as failing. A single failed try is normal
-#: when a worker ends.
+#: After this many tries, a workflow's step counts as failing. A single failed try is normal when a
+#: worker ends.
 TRIES_MIN = 3
-#: A step that waits longer than this for a worker is a problem. An idle worker takes a step within
-#: milliseconds.
+#: A step that has been waiting for a worker for longer than this is a problem. An idle worker takes
+#: a step within milliseconds.
 UNTAKEN = timedelta(seconds=30)
 #: The number of latest events that are read to find a failure.
 _EVENTS = 200
@@ -65,7 +65,7 @@ WorkflowExecutionStatus._missing_ = _unnamed  # type: ignore[method-assign]
 
 @dataclass(frozen=True, slots=True)
 class WorkflowProblem:
-    """The reason why an open workflow does not continue."""
+    """The reason why an open workflow is not continuing."""
 
     since: datetime
     what: str | None
@@ -79,7 +79,8 @@ class WorkflowProblem:
 
 
 async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
-    """Return why this open workflow does not continue; ``None`` if it does. Raises ``RPCError``."""
+    """Return the reason why this open workflow is not continuing; ``None`` if it is. Raises
+    ``RPCError``."""
     raw = found.raw_description
     if (paused := _paused(raw)) is not None:
         return paused
@@ -98,7 +99,7 @@ async def problem_of(client: Client, found: WorkflowExecutionDescription) -> Wor
 
 
 async def problems(client: Client) -> dict[str, str]:
-    """Return at most ``PROBLEMS_MAX`` open workflows that do not continue, each with the causes
+    """Return at most ``PROBLEMS_MAX`` open workflows that are not continuing, each with the causes
     from the server.
 
     A paused workflow has none.
@@ -179,7 +180,7 @@ async def _failing(
 
 
 def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEvent]:
-    """Return the steps of the workflow that failed since the last success, the latest first.
+    """Return those steps of the workflow that have failed since the last success, the latest first.
 
     If none failed, return the steps that timed out.
     """

@@ -98,7 +98,7 @@ class Connection(H11Protocol):
             self._watch = self.loop.call_later(_WATCH_EVERY_S, self._poll)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not an HTTP request with a problem document."""
+        """Respond to bytes that are not an HTTP request with a problem document."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return

@@ -74,7 +74,7 @@ class ProblemDocument(BaseModel):
 
 
 class Problem(Exception):
-    """An error that is answered with a problem document.
+    """An error for which the response is a problem document.
 
     ``code`` is stable and is one of ``problem_codes.CODES``. ``detail`` is for people, and explains
     what to do.
@@ -115,7 +115,7 @@ class Problem(Exception):
 
 
 def refused(field: str, message: str, value: object = None) -> Problem:
-    """Return the problem 422 about the value of one field or header."""
+    """Return a 422 problem about the value of one field or header."""
     error = FieldError(
         field=field[:100], message=message, value=None if value is None else shown(value)
     )
@@ -125,7 +125,7 @@ def refused(field: str, message: str, value: object = None) -> Problem:
 def unavailable(
     code: str, detail: str, *, run_id: int | None = None, retry_after_s: float | None = None
 ) -> Problem:
-    """Return the problem 503, after which the same request may work later.
+    """Return a 503 problem: the same request may succeed later.
 
     ``Retry-After`` is ``retry_after_s``, but at least 5 s.
     """
@@ -143,8 +143,8 @@ def camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
 
 
-#: Errors of the domain with a status of their own. A person must repair an unreadable row, and
-#: retries do not help.
+#: Domain errors with a status of their own. An unreadable row needs a manual repair, and retries do
+#: not help.
 _STATUSES: Mapping[type[LifecycleError], int] = {
     RunNotFound: 404,
     OtherPlace: 421,
@@ -153,7 +153,7 @@ _STATUSES: Mapping[type[LifecycleError], int] = {
 
 
 def of_error(error: LifecycleError | Problem) -> Problem:
-    """Return the problem for an error of the domain, or the given problem itself."""
+    """Return the problem for a domain error, or the argument itself if it is already a problem."""
     if isinstance(error, Problem):
         return error
     code = snake(error.code)
@@ -175,8 +175,8 @@ def of_error(error: LifecycleError | Problem) -> Problem:
 
 
 def _field_error(text: str) -> FieldError:
-    """Split the text of an ``InvalidRequest`` into the name of the field, with which it begins, and
-    the rest.
+    """Split the message of an ``InvalidRequest`` into the name of the field, with which it begins,
+    and the rest.
     """
     found = re.match(r"([\w.\[\]\-]+): ", text)
     return (
@@ -257,8 +257,9 @@ def service(
 ) -> FastAPI:
     """Return an app without routes.
 
-    It answers each error with a problem document, and its OpenAPI document shows this. ``describe``
-    can add facts about this app to the OpenAPI document. ``options`` are passed on to ``FastAPI``.
+    It responds to each error with a problem document, and its OpenAPI document shows this.
+    ``describe`` can add facts about this app to the OpenAPI document. ``options`` are passed on to
+    ``FastAPI``.
     """
     app = FastAPI(
         title=title,
@@ -378,9 +379,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 def invalid(
     errors: Sequence[Mapping[str, Any]], schema: Mapping[str, Any], *, skip: int = 0
 ) -> Problem:
-    """Return the problem 422 with the first errors of pydantic: field, value and fix.
+    """Return a 422 problem with pydantic's first errors: field, value and fix.
 
-    ``schema`` has the known fields. The first ``skip`` parts of each path do not belong to the
+    ``schema`` contains the known fields. The first ``skip`` parts of each path do not belong to the
     caller's body.
     """
     found = [_converted(item, schema, skip) for item in errors[:ERRORS_MAX]]
@@ -415,7 +416,7 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
 
 
 def check_json(raw: bytes) -> Any:
-    """Return the parsed text.
+    """Return the parsed value.
 
     Raises ``Problem`` for broken JSON, for NaN, for a duplicate key, and for more names or levels
     than allowed. Raises ``InvalidRequest`` for too many values.

@@ -57,7 +57,7 @@ _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 @dataclass(eq=False)
 class Guard:
-    """ASGI middleware around an app. It checks headers, gives each request a name, and answers
+    """ASGI middleware around an app. It checks headers, gives each request a name, and responds to
     crashes with a problem document.
 
     One log line shows the outcome of each request. A ``Problem`` that the app raises becomes the
@@ -128,7 +128,7 @@ class Guard:
                     "%s %s: %s",
                     method,
                     path,
-                    status or "no answer",
+                    status or "no response",
                     extra=extra,
                 )
 
@@ -315,7 +315,7 @@ def password(headers: Headers) -> str | None:
 def unauthorised(
     code: str, detail: str, *, error: str | None = None, basic: bool = False
 ) -> Problem:
-    """Return the problem 401, which explains how to authenticate (RFC 6750, section 3; with
+    """Return a 401 problem, which explains how to authenticate (RFC 6750, section 3; with
     ``basic``, RFC 7617).
     """
     if basic:

@@ -10,9 +10,9 @@ from .problems import Problem
 
 #: A caller can use up this many seconds of its rate at once.
 BURST_S = 5.0
-#: The limit for wrong tokens from one address: how many at once.
+#: The limit for wrong tokens from one address: the maximum number at once.
 WRONG_MAX = 10.0
-#: How many more per second after that.
+#: The number of further ones per second after that.
 WRONG_PER_S = 1 / 6
 #: The maximum number of callers to remember. Above that, full buckets are removed.
 REMEMBERED = 10_000
@@ -86,10 +86,11 @@ class Tries:
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """Return the address of the client that sent a request, or an empty text if it is not known."""
+    """Return the address of the client that sent a request, or an empty string if it is not
+    known."""
     return client[0] if client else ""
 
 
 def too_many(code: str, detail: str, wait: float) -> Problem:
-    """Return the problem 429. ``Retry-After`` is the time until the next allowed try."""
+    """Return a 429 problem. ``Retry-After`` is the time until the next allowed try."""
     return Problem(429, code, detail, headers={"Retry-After": str(max(1, math.ceil(wait)))})

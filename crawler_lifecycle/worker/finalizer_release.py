@@ -68,7 +68,7 @@ def _on_record(end: SavedOutcome, row: RecordedTask | None, now: datetime) -> bo
 
 
 def _has_no_row(end: SavedOutcome, row: RecordedTask | None) -> bool:
-    """Return whether ``row`` describes another object.
+    """Return whether ``row`` describes a different object.
 
     An object with the same name may belong to another installation.
     """

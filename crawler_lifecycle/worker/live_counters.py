@@ -100,7 +100,8 @@ class Counting:
     def _write(self, run: RunRef, counted: Sequence[LiveCounters], now: float) -> None:
         for start in range(0, len(counted), PAGE):
             page = counted[start : start + PAGE]
-            # The database may have been restored or replaced, and lack the run. Audits report this.
+            # The database may have been restored or replaced, so that the run is missing. Audits
+            # report this.
             with contextlib.suppress(RunNotFound):
                 self._raised += self.store.record_counts(run, page)
             self._written |= {_key(one): (one.counters, now) for one in page}

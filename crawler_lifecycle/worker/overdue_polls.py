@@ -53,9 +53,9 @@ class Overdue:
 
     ``take_over`` repairs a run without an open workflow, and returns ``None`` for a run whose
     workflow is open. ``wake`` sends ``poll_now`` to a workflow id. ``begin`` gives a workflow the
-    highest priority, because on an overloaded machine there may always be steps of runs that have
-    started, which precede starts. Each of ``searches`` repairs lost workflows of one kind, such as
-    those of managers, and returns how many are lost. ``note`` reports an overdue poll; repeated
+    highest priority, because on an overloaded machine there may always be steps of started runs,
+    which take precedence over starts. Each of ``searches`` repairs lost workflows of one kind, such
+    as those of managers, and returns how many are lost. ``note`` reports an overdue poll; repeated
     calls change nothing.
     """
 

@@ -197,7 +197,7 @@ class Polling:
 LAG_S = 0.1
 PACED_S = 1.0
 CHECK_S = 0.05
-#: An activity with a shorter wait came with the answer to a step, without a queue.
+#: An activity with a shorter wait came with the response to a step, without a queue.
 EAGER_S = 0.002
 #: The first activity of each run.
 BEGINNING = "create_history_id"
@@ -266,7 +266,7 @@ class WorkflowSlots(CustomSlotSupplier):
     would fill the SDK's hundred shared slots, and a stop would wait among them. With fewer shared
     slots, the starts would occupy all of them, and a stop would not get one. With separate slots,
     starts without a slot wait in Temporal's queue and do not delay stops. Temporal 1.32 also
-    answers polls for cached workflows with starts unless this is disabled (docs/deployment.md).
+    responds to polls for cached workflows with starts unless this is disabled (docs/deployment.md).
     """
 
     def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:

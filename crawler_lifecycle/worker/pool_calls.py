@@ -64,7 +64,7 @@ class PoolCalls:
                 is_open = await self._call(workflow_id)
                 self.counts[CALLED if is_open else GONE] += 1
                 gone += [] if is_open else [run_id]
-            except Exception as error:  # the other runs must not wait until they are called again
+            except Exception as error:  # the other runs must not wait for their next call
                 errors[run_id] = error
         if gone:
             await asyncio.to_thread(self._pools.uncall, gone, gone=True)

@@ -203,7 +203,7 @@ async def _connected(
                 workflows.client = await connecting()
             except (RuntimeError, RPCError, OSError) as error:
                 missing["temporal"] = (
-                    f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
+                    f"no Temporal server responds ({error}); start one, or set TEMPORAL_ADDRESS"
                 )
         client = workflows.client
         if client is not None:
@@ -259,7 +259,7 @@ def _sight(recording: Recording) -> Problems:
     """
     health = recording.health()
     return (
-        {} if health.up else {"observer": health.problem or "the observer does not see the cluster"}
+        {} if health.up else {"observer": health.problem or "the observer cannot watch the cluster"}
     )
 
 
@@ -270,8 +270,8 @@ async def _check_readiness(
     registered: Callable[[], Awaitable[Problems]],
     also: Callable[[], Problems],
 ) -> None:
-    """Until cancelled, update ``health.missing`` with everything that the worker needs and
-    currently lacks.
+    """Until cancelled, keep ``health.missing`` up to date with everything that the worker needs and
+    does not have.
 
     ``registered`` registers search attributes and returns the resulting problem; ``also`` returns
     further problems.
@@ -284,7 +284,7 @@ async def _check_readiness(
         try:
             await client.service_client.check_health(timeout=timedelta(seconds=CHECK_S))
         except (RPCError, RuntimeError) as error:
-            missing["temporal"] = f"the Temporal server does not answer ({error})"
+            missing["temporal"] = f"the Temporal server does not respond ({error})"
         else:
             if time.monotonic() - checked >= REGISTER_S or "search_attributes" in health.missing:
                 checked = time.monotonic()

@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 FIRST_S = 10.0
 #: The time limit of a source in seconds if the caller does not set one.
 FOR_EVER_S = 365 * 86_400.0
-#: Seconds until a source that did not answer is asked again.
+#: Seconds until a source that did not respond is asked again.
 AGAIN_S = 60.0
 
 
 @dataclass
 class KnownNumbers:
-    """The answers of the sources: the highest run id of each source, or the reason why the source
-    gave no id.
+    """The responses from the sources: the highest run id in each source, or the reason why the
+    source did not give one.
     """
 
     highest: dict[str, int] = field(default_factory=dict)
@@ -46,9 +46,10 @@ class KnownNumbers:
         return max(self.highest.values(), default=0)
 
     def words(self, newest: int) -> list[str]:
-        """Return a readable phrase for each source that knows a run id above ``newest``."""
+        """Return a human-readable phrase for each source that contains a run id above
+        ``newest``."""
         return [
-            f"{name} knows run {number}"
+            f"{name} contains run {number}"
             for name, number in sorted(self.highest.items())
             if number > newest
         ]
@@ -59,10 +60,10 @@ def ask(
 ) -> KnownNumbers:
     """Ask all sources concurrently for run ids above ``newest``. Never raises.
 
-    A source that does not answer within ``limit_s`` seconds is reported as unanswered.
+    A source that does not respond within ``limit_s`` seconds is reported as not responding.
     """
     known = KnownNumbers(
-        troubles=dict.fromkeys(sources, f"no answer within {limit_s or FOR_EVER_S:g} s")
+        troubles=dict.fromkeys(sources, f"no response within {limit_s or FOR_EVER_S:g} s")
     )
     asking = Abreast[str, int](
         lambda name: sources[name].highest_run(newest), slow_s=limit_s or FOR_EVER_S
@@ -121,7 +122,7 @@ class Numbers:
         """Set after the first turn, in which all sources were asked."""
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: the sources that have not answered yet, with the
+        """Return the state for a probe: the sources that have not responded yet, with the
         reasons.
         """
         return {
@@ -130,7 +131,7 @@ class Numbers:
         }
 
     async def run(self) -> None:
-        """Ask until every source has answered, or until cancelled. Never raises."""
+        """Ask until every source has responded, or until cancelled. Never raises."""
         await self._loop.run(self._next)
 
     async def _next(self) -> float:
@@ -141,9 +142,9 @@ class Numbers:
         return DONE
 
     def _turn(self) -> None:
-        """Ask the sources that have not answered yet.
+        """Ask the sources that have not responded yet.
 
-        Raises ``LifecycleError`` if any of them still does not answer.
+        Raises ``LifecycleError`` if any of them still does not respond.
         """
         try:
             known = bring_forward(self._store, self._left)

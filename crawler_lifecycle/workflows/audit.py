@@ -63,9 +63,9 @@ _SOURCES: tuple[Source, ...] = (
 class AuditOrder:
     """The input of an audit.
 
-    Without ``repair``, it only reports. ``unknown`` is a person's decision about runs, managers and
-    graphs that are missing from the database. It is carried out without ``repair`` and without a
-    grace period.
+    Without ``repair``, it only reports. ``unknown`` is an administrator's decision about runs,
+    managers and graphs that are missing from the database. It is carried out without ``repair`` and
+    without a grace period.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

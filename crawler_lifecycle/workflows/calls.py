@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.names import QUEUE_CONTROL
 from .policies import Options, config
 from .requests import read_answer
 
-#: The maximum wait, in seconds, before an activity is called again because its answer could not be
+#: The maximum wait, in seconds, before an activity is called again because its result could not be
 #: read.
 ASK_AGAIN_MAX_S = 60.0
 #: The same limits for activities on the control queue. They are shorter because a stop needs these
@@ -30,7 +30,7 @@ ASK_AGAIN_MAX_S = 60.0
 ASK_AGAIN_STOPPING_S = 15.0
 A = TypeVar("A")
 R = TypeVar("R")
-#: A value for which a workflow waits.
+#: A value that a workflow waits for.
 Condition = Callable[[], bool]
 
 
@@ -125,15 +125,15 @@ async def call(
     seconds: float | None = None,
     **options: Unpack[Options],
 ) -> R:
-    """Call an activity and return its answer.
+    """Call an activity and return its result.
 
     Raises ``StepInterrupted`` as soon as ``wake()`` returns true or ``seconds`` have passed. Raises
     ``MustLeave`` if the workflow must continue as new at once. Raises ``NotTaken`` if no worker
     took the activity within ``taken_s``, or if the worker of ``queue`` died or failed while
-    executing it. An error of the domain keeps its type.
+    executing it. A domain error keeps its type.
 
     An interrupted activity is asked to cancel, and nobody waits for it, because it may hang. It
-    does no harm later, because activities are idempotent and fenced. If an answer cannot be read
+    does no harm later, because activities are idempotent and fenced. If a result cannot be read
     (because it is from another build or a foreign worker), a note reports this, and the activity is
     called again without a limit.
     """
@@ -178,7 +178,7 @@ async def _once(
 async def _answer(
     method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any], elsewhere: bool
 ) -> R:
-    """Return the answer of an activity.
+    """Return the result of an activity.
 
     If ``elsewhere`` is true, raise ``NotTaken`` for retryable errors, so that the caller uses
     another queue.
@@ -206,13 +206,11 @@ async def _answer(
 
 
 class _Unreadable(Exception):
-    """The answer of an activity cannot be read."""
+    """The result of an activity cannot be read."""
 
 
 def _report_unreadable(method: Callable[[Any, A], Any], error: _Unreadable, seconds: float) -> None:
-    """Write into the log that an answer could not be read, and also add a note if the workflow has
-    notes.
-    """
+    """Log that a result could not be read, and also add a note if the workflow has notes."""
     text = (
         f"the answer of {method.__name__} could not be read; it is called again in {seconds:g} "
         f"s: {error}"

@@ -24,7 +24,7 @@ from .requests import workflow_input
 #: Seconds after which an export notices that its workflow is gone. An export sends a heartbeat
 #: every half minute.
 STRAY_S = 60.0
-#: The patch for executions that delete files before histories.
+#: The patch for executions that still delete files before histories.
 FILES_FIRST = "files-first"
 
 

@@ -22,8 +22,8 @@ class Deploying:
     """The waves of a run, one at a time.
 
     A wave sends page after page of tasks while more tasks may be deployed. In an outage of the
-    scheduler service, the one unanswered call is retried, so the history does not grow. Tasks that
-    the cluster did not accept are sent again after the next poll.
+    scheduler service, the one call without a response is retried, so the history does not grow.
+    Tasks that the cluster did not accept are sent again after the next poll.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -48,8 +48,8 @@ class Deploying:
         s = self._s
         if self._task is None and self._may_begin and s.room:
             self._may_begin = False
-            # After the first call, tasks can be on the cluster even without an answer. So a poll is
-            # planned now.
+            # After the first call, tasks can be on the cluster even if there was no response. So a
+            # poll is planned now.
             s.next_look_at = s.next_look_at or workflow.now() + timedelta(seconds=gap(s))
             self._task = asyncio.create_task(self._wave())
 
@@ -69,7 +69,7 @@ class Deploying:
             task.result()
 
     async def leave(self) -> None:
-        """Cancel the present wave.
+        """Cancel the current wave.
 
         A later wave repeats its call. The scheduler service creates no task after the expiry time
         of the cancelled call.

@@ -27,9 +27,7 @@ from .state import RUN_ID, RUN_UID
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """The result of the deliveries. ``failed`` contains a sentence for each delivery that was given
-    up.
-    """
+    """The result of the deliveries. ``failed`` contains a sentence for each abandoned delivery."""
 
     run_id: int
     attempt: int
@@ -65,7 +63,7 @@ class ExportOrder:
 class RunExportWorkflow(WithoutSignals):
     """The workflow of one repeated delivery of an attempt.
 
-    It succeeds even if deliveries were given up.
+    It succeeds even if deliveries were abandoned.
     """
 
     @workflow.run
@@ -114,7 +112,7 @@ class RunExportWorkflow(WithoutSignals):
 class CrawlEventWorkflow(WithoutSignals):
     """The workflow that delivers one event of a manager or a graph.
 
-    It fails if the delivery is given up.
+    It fails if the delivery is abandoned.
     """
 
     @workflow.run

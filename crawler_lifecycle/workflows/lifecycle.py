@@ -78,8 +78,8 @@ from .steps import (
     until_turn,
 )
 
-#: The maximum wait, in seconds, between polls for the proof that an unanswered deployment call
-#: created no task.
+#: The maximum wait, in seconds, between polls for the proof that a deployment call without a
+#: response did not create a task.
 QUEUED_PROOF_S = 5.0
 
 #: The maximum number of times that repeated stops are recorded before the verdict. Later stops are
@@ -609,7 +609,7 @@ class CrawlerLifecycleWorkflow:
         # A graph waits for the archive.
         if s.parent is not None and names.graph_key_of(s.parent) is not None:
             await tell(s.parent, names.SIGNAL_WAKE, None, s.inbox)
-        # Late updates are answered (with a refusal) before the workflow ends.
+        # Late updates get a response (a refusal) before the workflow ends.
         await workflow.wait_condition(workflow.all_handlers_finished)
         publish(s)
         return s.result(export)

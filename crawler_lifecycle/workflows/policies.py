@@ -72,7 +72,7 @@ class Policy:
 #: Seconds without a heartbeat after which a worker counts as dead. The activity is then retried on
 #: another worker.
 DEAD_S = 9.0
-#: Longer than the database's own timeouts (5 s to connect, 10 s to answer), so that those expire
+#: Longer than the database's own timeouts (5 s to connect, 10 s to respond), so that those expire
 #: first.
 DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 CREATE = replace(DATABASE, turn=LATER)
@@ -102,11 +102,11 @@ RECORD_STOP = Policy(
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
 CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 
-#: A few statements, and calls of Temporal and the scheduler service. The retries also implement the
+#: A few statements, and calls to Temporal and the scheduler service. The retries also implement the
 #: wait for the verdict of a previous target, so this wait adds no events to the history.
 BEGIN_DUE = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
-#: A pass of 20 s over the picked runs, followed by a call of the database and of Temporal, either
-#: of which can hang.
+#: A pass of 20 s over the picked runs, followed by a call to the database and one to Temporal,
+#: either of which can hang.
 BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
 #: Longer than user code may take in one cycle: begin (a hook), read pages (30 s and one page), and
 #: one cycle.

@@ -43,7 +43,7 @@ def _words(kind: type) -> tuple[str, str]:
 
 
 def workflow_input(kind: type[A], value: object) -> A:
-    """Read the input of the present workflow, which must not be an execution of a cron chain.
+    """Read the input of the current workflow, which must not be an execution of a cron chain.
 
     Raises the errors of ``read_input``.
     """
@@ -209,7 +209,7 @@ def in_words(error: ValidationError, schema: Mapping[str, Any]) -> str:
                 f"unknown field; {advise(item['loc'][-1], names_at(schema, item['loc'][:-1]))}"
             )
         elif item["type"] == "value_error":
-            lines.append(message)  # messages of the domain already name the field and the value
+            lines.append(message)  # domain messages already name the field and the value
             continue
         lines.append(f"{field or 'request'}: {shown(item['input'])}: {message}")
     return "; ".join(lines)

@@ -300,7 +300,7 @@ class RunState:
     from here.
     """
     deployed: bool = False
-    """True if a deployment call of this attempt has been answered."""
+    """True if a deployment call of this attempt has had a response."""
     pages_deployed: int = 0
     in_line: bool = False
     """True if the last deployment got no slot of the run's pool."""
@@ -317,7 +317,8 @@ class RunState:
     """
     stopped: bool = False
     stop_log: list[HeardStop] = field(default_factory=list)
-    """Recorded stops whose rows of the cancellation log still lack the time at which we acted."""
+    """Recorded stops whose rows in the cancellation log do not have the time yet at which we
+    acted."""
     inbox: Inbox = field(default_factory=Inbox)
     parent_told: bool = False
     """True if the parent workflow was notified of the end."""
@@ -449,7 +450,7 @@ class RunState:
         )
 
     def snapshot(self) -> RunSnapshot:
-        """Return the answer of the query ``status``, without values that can be newer in the
+        """Return the response to the query ``status``, without values that can be newer in the
         database.
         """
         ended = self.outcome is not None
@@ -476,7 +477,7 @@ class RunState:
         )
 
     def record(self) -> WorkflowRecord:
-        """Return the answer of the query ``record``."""
+        """Return the response to the query ``record``."""
         known = sum(self.counts.by_status.values())
         stop = self.inbox.stop
         return WorkflowRecord(
@@ -484,7 +485,7 @@ class RunState:
         )
 
     def waiting(self) -> str | None:
-        """Return the reason why the run waits, as far as its workflow knows it."""
+        """Return the reason why the run is waiting, as far as its workflow knows it."""
         stop = self.inbox.stop
         known = Standing(
             status=self.status.value,

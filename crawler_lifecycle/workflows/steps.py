@@ -198,7 +198,7 @@ async def ask_to_end(s: RunState) -> None:
     """Ask each active task that was not asked yet to end; a forced stop kills every remaining task.
 
     One activity handles as many tasks as it has time for, and records each. So a run of any size
-    needs few events. If the cluster does not answer, the next turn asks again. Raises
+    needs few events. If the cluster does not respond, the next turn asks again. Raises
     ``StepInterrupted`` if the stop changes.
     """
     forced = s.inbox.stop is not None and s.inbox.stop.force

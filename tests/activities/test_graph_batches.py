@@ -349,7 +349,7 @@ def test_a_worker_asks_about_its_graph(fixture: Fixture) -> None:
             {"completed": 2, "executing": 1, "suspended": 1, "cancelled": 1},
             "datetime",
         ],
-        "why": 'it waits for "asks" (executing)',
+        "why": 'it is waiting for "asks" (executing)',
         "nobody": None,
     }
     assert graph.step("fan/b").reason == "no data today"

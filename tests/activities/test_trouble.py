@@ -423,7 +423,7 @@ def test_a_notifier_that_hangs_fails_in_time_and_delays_no_other(
     harness.more_notifiers.append(other)
     monkeypatch.setattr(other, "push", lambda event: over.wait(timeout=60) and None)
     try:
-        with pytest.raises(NotDelivered, match=r"^no answer within 1\.4 s$"):
+        with pytest.raises(NotDelivered, match=r"^no response within 1\.4 s$"):
             harness.call("signal_pusher_started", fence)
     finally:
         over.set()
@@ -432,7 +432,7 @@ def test_a_notifier_that_hangs_fails_in_time_and_delays_no_other(
     }
     assert records == {
         harness.notifier.name: ("delivered", None),
-        "second": ("failed", "no answer within 1.4 s"),
+        "second": ("failed", "no response within 1.4 s"),
     }
 
 

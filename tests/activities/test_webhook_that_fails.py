@@ -26,7 +26,7 @@ def test_after_a_day_it_is_paused_with_the_reason(harness: Harness) -> None:
     stuck = row(harness).through_seq + 1
     assert (
         row(harness).pause_reason
-        == f"event {stuck} was not accepted for a day: the receiver answered 503: closed"
+        == f"event {stuck} was not accepted for a day: the receiver returned 503: closed"
     )
 
 
@@ -86,7 +86,7 @@ def test_one_that_is_down_is_not_called_for_each_event(harness: Harness) -> None
             request_id=f"more-{number}",
             owner=Owner(f"crawl/books/more-{number}", f"chain-{number}"),
         )
-    harness.webhooks.fails = NotDelivered("no answer within 10 s")
+    harness.webhooks.fails = NotDelivered("no response within 10 s")
     with pytest.raises(NotDelivered):
         harness.call("follow_webhook", ORDER)
     lines = harness.store.webhooks.list_webhook_deliveries(row(harness).webhook_id)
@@ -104,7 +104,7 @@ def test_behind_one_that_is_never_taken_others_go_on_for_a_thousand_events(
     )
     told = [tell(harness, stuck, number) for number in range(2 * PAGE)]
     later = tell(harness, well, 0)
-    harness.webhooks.fails = NotDelivered("the receiver answered 400: not that one")
+    harness.webhooks.fails = NotDelivered("the receiver returned 400: not that one")
     harness.webhooks.fails_for, harness.shift_s = f"runs/{stuck.run_id}", 600.0
     found = harness.call("follow_webhook", ORDER)
     assert (found.how, row(harness).through_seq) == (FollowEnd.FAILING, found.stuck_seq - 1)

@@ -103,7 +103,7 @@ WEBHOOKS = [
 
 def fails_for(w: Harness, seconds: float) -> Any:
     """One try after another while nothing gets through; the last answer."""
-    w.webhooks.fails = NotDelivered("the receiver answered 503: closed")
+    w.webhooks.fails = NotDelivered("the receiver returned 503: closed")
     for _ in range(2):
         with pytest.raises(NotDelivered, match="503"):
             w.call("follow_webhook", ORDER)

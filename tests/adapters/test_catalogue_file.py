@@ -72,7 +72,7 @@ def test_a_file_that_breaks_says_since_when_and_which_list_holds(tmp_path: Path)
         _write(broken, good + "  again: 3\n")
         assert len(catalogue.all()) == 2
         minute = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
-        words = rf"{broken}:4 has not been read since {minute}: again: unknown key; .*; the list of {minute} applies"
+        words = rf"{broken}:4 has not been read since {minute}: again: unknown key; .*; the list read at {minute} applies"
         assert re.fullmatch(words, catalogue.problem or "")
         _write(broken, good)
         assert len(catalogue.all()) == 2

@@ -272,7 +272,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(
                 deployment.signal_pusher_started(fence)
         [row] = [d for d in store.events.deliveries(1) if d["sink"] == "pusher"]
         assert (row["type"], row["status"], row["tries"]) == ("run.started", "failed", 3)
-        assert "answered 413: too large" in str(row["error"])
+        assert "returned 413: too large" in str(row["error"])
         completion = completing(store, FakeSink(), notifier)
         assert completion.resend_pushes(fence) == 1
         assert completion.resend_pushes(fence) == 0, "what arrived is not pushed again"

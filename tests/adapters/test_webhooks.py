@@ -104,8 +104,8 @@ def test_connections_are_kept(receiver: Receiver) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Answer(500, b"on\x1b[31m fire"), "answered 500: on"),
-        (Answer(404, b""), "answered 404: no text"),
+        (Answer(500, b"on\x1b[31m fire"), "returned 500: on"),
+        (Answer(404, b""), "returned 404: no text"),
         (
             Answer(302, b"", headers={"Location": "http://169.254.169.254/"}),
             "redirects are not followed",
@@ -132,7 +132,7 @@ def test_how_long_to_wait_is_heard(receiver: Receiver) -> None:
 @pytest.mark.parametrize("fault", ["hang", "trickle"])
 def test_all_of_it_has_one_time_limit(receiver: Receiver, fault: str) -> None:
     receiver.faults.append(fault)
-    with pytest.raises(NotDelivered, match="no answer within"):
+    with pytest.raises(NotDelivered, match="no response within"):
         send(receiver.url, timeout_s=0.3)
 
 
@@ -141,7 +141,7 @@ def test_a_name_server_that_is_silent_has_the_same(receiver: Receiver) -> None:
         await asyncio.sleep(600)
         return []
 
-    with pytest.raises(NotDelivered, match="no answer within"):
+    with pytest.raises(NotDelivered, match="no response within"):
         send("https://hooks.example.com/", resolve=silent, timeout_s=0.2)
 
 
@@ -184,13 +184,13 @@ def test_a_status_holds_whatever_becomes_of_the_words(status: int) -> None:
         if status < 300:
             send(url)
         else:
-            with pytest.raises(NotDelivered, match="answered 500: no text"):
+            with pytest.raises(NotDelivered, match="returned 500: no text"):
                 send(url)
 
 
 def test_a_gigabyte_is_not_read() -> None:
     with endless() as (url, sent):
-        with pytest.raises(NotDelivered, match="answered 500: x") as failed:
+        with pytest.raises(NotDelivered, match="returned 500: x") as failed:
             send(url)
         assert len(str(failed.value)) < 1100
     assert sent[0] < 64 * 2**20, "what the buffers of the system hold, and no more"

@@ -494,7 +494,7 @@ WEBHOOK: dict[str, Any] = {
     "revision": 2,
     "state": "failing",
     "failing_since": "2026-11-20T11:00:00Z",
-    "error": "the receiver answered 503: closed",
+    "error": "the receiver returned 503: closed",
     "delivered_at": "2026-11-20T10:59:00Z",
     "through_seq": 41,
     "paused_at": None,
@@ -510,6 +510,6 @@ TOLD: dict[str, Any] = {
     "created_at": "2026-11-20T11:00:00Z",
     "status": "failed",
     "tries": 9,
-    "error": "the receiver answered 503: closed",
+    "error": "the receiver returned 503: closed",
     "delivered_at": None,
 }

@@ -119,7 +119,7 @@ def test_a_window_is_told_in_words_or_times(gateway: respx.MockRouter, crawlctl:
     [
         (("create", "nightly"), "give either --crawler or --file"),
         (("create", "nightly", "--file", "nowhere.json"), "cannot be read"),
-        (("create", "nightly", "--file", "/dev/zero"), "has more than 256 MiB"),
+        (("create", "nightly", "--file", "/dev/zero"), "is larger than 256 MiB"),
         (("update", "nightly"), "nothing to change"),
         (("update", "nightly", "--start-at", "tomorrow"), "--start-at 'tomorrow' is not a time"),
         (("update", "nightly", "--end-at", "2h"), "give a time such as 2026-11-20"),

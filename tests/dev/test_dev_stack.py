@@ -350,4 +350,4 @@ def test_a_broken_catalogue_is_told_before_anything_starts_and_while_it_runs(
     file.write_text(good)
     for _ in range(2):
         stack.tell_catalogue()
-    assert lines[1:] == [f"{file} is read again"]
+    assert lines[1:] == [f"{file} can be read again"]

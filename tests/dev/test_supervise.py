@@ -247,7 +247,9 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
         watching.wait_healthy()
         assert watching.pids()["blocked"] != before
         assert processes.start_time(before) is None
-        assert sum("blocked has not answered for 600 s; replacing it" in line for line in said) == 1
+        assert (
+            sum("blocked has not responded for 600 s; replacing it" in line for line in said) == 1
+        )
         assert watching.starts("sound") == 1
     finally:
         watching.hurry()

@@ -221,18 +221,18 @@ def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:
     )
     assert window.reserve(Rules(5)) is None
     assert window.again_s(5) == 4
-    assert window.sentence(5) == "2 jobs wait: the delay of a retry has not elapsed yet"
+    assert window.sentence(5) == "2 jobs are waiting: the delay of a retry has not elapsed yet"
 
 
 def test_it_says_what_it_waits_for() -> None:
     full = _window(_facts(live=2, queued=1))
     assert full.sentence(2) == "all 2 slots are taken"
     assert full.sentence(0) == "its cap is 0: no job may start"
-    assert _window(_facts(paused=True, queued=1)).sentence(2) == "a person paused it"
+    assert _window(_facts(paused=True, queued=1)).sentence(2) == "somebody paused it"
     assert _window(_facts(exhausted=False)).sentence(2) == "its source is being read"
-    assert _window(_facts(live=1)).sentence(2) == "1 job is live, and none waits"
+    assert _window(_facts(live=1)).sentence(2) == "1 job is live, and none is waiting"
     window = _window(
         _facts(live_by_spider={"a": 1}, live=1, queued=1), queued=[Waiting(1, job("a"))]
     )
     window.reserve(Rules(5, spider_cap=lambda spider: 1))
-    assert window.sentence(5) == "1 job waits: spider a has its 1 live jobs"
+    assert window.sentence(5) == "1 job is waiting: spider a has its 1 live jobs"

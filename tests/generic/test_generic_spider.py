@@ -162,9 +162,9 @@ def test_traps_end(crawl: Crawl) -> None:
     assert not any(path.startswith("/private") for path in asked)
     assert asked.count("/loop") == 1
     why = crawl.skipped
-    assert why["/loop"] == f"302 leads into a loop of redirects: {site}/loop"
-    assert why["/out"] == "301 leads out of the site: http://127.0.0.2:9/elsewhere"
-    assert why["/nowhere"] == "302 leads nowhere: ''"
+    assert why["/loop"] == f"302 redirects into a loop: {site}/loop"
+    assert why["/out"] == "301 redirects to a different site: http://127.0.0.2:9/elsewhere"
+    assert why["/nowhere"] == "302 redirects to no valid URL: ''"
     assert why["/image"] == "not an HTML page: 200, image/png"
     assert "robots.txt" in why["/private/x"]
     assert {"/cut", "/huge"} <= set(why)
@@ -184,7 +184,7 @@ def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
     assert items["/page?moved"]["referrer"] == f"{site}/moved"
     assert items["/page?moved"]["depth"] == 1, "a redirect is no link"
     assert crawl.skipped["/chain"].startswith(
-        "302 leads to an address that allow or deny excludes: http://"
+        "302 redirects to a URL that allow or deny excludes: http://"
     )
 
 
@@ -193,7 +193,9 @@ def test_everything_that_leads_into_a_loop_of_redirects_is_on_record(crawl: Craw
     with nasty_server() as (site, _):
         crawl.run(start=f"{site}/loops")
     assert {f"/{name}" for name in ("self", "one", "two", "into", "far")} <= set(crawl.skipped)
-    assert all("loop of redirects" in why for path, why in crawl.skipped.items() if path in LOOPS)
+    assert all(
+        "redirects into a loop" in why for path, why in crawl.skipped.items() if path in LOOPS
+    )
     lines = [line["url"] for line in crawl.lines("skipped.jsonl")]
     assert len(lines) == len(set(lines)), "each once"
 

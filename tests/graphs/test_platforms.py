@@ -76,8 +76,8 @@ def test_a_graph_from_its_start_to_its_end(platform: Platform) -> None:
         Workflow(id=workflow.id).add("else", Giving.new({})).start()
     assert workflow.status().state == "executing"
     assert [workflow.get_job(name).reason for name in ("first", "many/0")] == [
-        "it waits for a worker",
-        'its graph "many" waits for "first" (available)',
+        "it is waiting for a worker",
+        'its graph "many" is waiting for "first" (available)',
     ]
     status = workflow.wait(timeout=3600)
     assert (status.name, status.state, status.total, status.subs["many"].total) == (

@@ -123,11 +123,11 @@ async def test_a_quota_that_is_used_up_is_told_with_the_place_and_the_next_goes_
     await kube.until_task("RUNNING")
     second = await start(kube, "books")
     await kube.until_said(
-        f"Waits in queue night as number 1: couldn't assign flavors to pod set main: {FULL}",
+        f"Waiting in queue night, position 1: couldn't assign flavors to pod set main: {FULL}",
         run_id=2,
     )
     third = await start(kube, "books")
-    await kube.until_said("Waits in queue night as number 2", run_id=3)
+    await kube.until_said("Waiting in queue night, position 2", run_id=3)
     assert [kube.tasks(run)[0].status for run in (1, 2, 3)] == ["RUNNING", "PENDING", "PENDING"]
     await third.signal("stop", {"request_id": "s3"})
     assert (await kube.testbed.ended(third)).tasks == {"CANCELLED": 1}, (
@@ -156,7 +156,7 @@ async def test_a_crawl_that_is_preempted_has_ended_and_its_next_attempt_goes_on(
     assert [found.kind for found in kube.testbed.corrections(1)] == ["killed"]
     assert await kube.testbed.until(lambda: finished(kube, 1)) == "Failed"
     again = await kube.testbed.start({"run_id": 1, **QUICK}, id="again")
-    await kube.until_said("Waits in queue night as number 1: ")
+    await kube.until_said("Waiting in queue night, position 1: ")
     await urgent.signal("stop", {"request_id": "s2"})
     await kube.until_task("RUNNING")
     await again.signal("stop", {"request_id": "s1"})
@@ -176,7 +176,7 @@ async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(
     urgent = await start(kube, "books", priority=URGENT)
     await kube.until_task("RUNNING", run_id=2)
     await kube.testbed.until(lambda: [t.attempt for t in kube.tasks()] == [2])
-    await kube.until_said("Waits in queue night as number 1: ")
+    await kube.until_said("Waiting in queue night, position 1: ")
     await urgent.signal("stop", {"request_id": "s2"})
     await kube.until_task("RUNNING")
     names = [
@@ -225,10 +225,10 @@ async def test_what_a_queue_does_not_start_says_why_and_can_be_stopped(kube: Kub
     kube.knows(held("lost", queue="nowhere"))
     kube.knows(held("books"))
     lost = await start(kube, "lost")
-    await kube.until_said("Waits in queue nowhere: LocalQueue nowhere doesn't exist")
+    await kube.until_said("Waiting in queue nowhere: LocalQueue nowhere doesn't exist")
     await asyncio.to_thread(change, kube, "localqueues", "night", stopPolicy="Hold")
     await start(kube, "books")
-    await kube.until_said("Waits in queue night: LocalQueue night is inactive", run_id=2)
+    await kube.until_said("Waiting in queue night: LocalQueue night is inactive", run_id=2)
     name = workload(kube, 2)["metadata"]["name"]
     await asyncio.to_thread(change, kube, "workloads", name, active=False)
     await kube.until_said(f"its Workload {name} is deactivated", run_id=2)
@@ -285,7 +285,7 @@ async def test_what_no_node_takes_is_taken_back_and_waits(kueue: Kueue, kube: Ku
     handle = await start(kube, "huge")
     await kube.until_said("No node has capacity for it")
     said = await kube.until_said("it is queued again at ")
-    assert said.startswith("Waits in queue night: Exceeded the PodsReady timeout"), said
+    assert said.startswith("Waiting in queue night: Exceeded the PodsReady timeout"), said
     assert kube.tasks()[0].status == "PENDING"
     await handle.signal("stop", {"request_id": "s1"})
     assert (await kube.testbed.ended(handle)).tasks == {"CANCELLED": 1}, kube.tasks()[0]
@@ -311,11 +311,11 @@ async def test_kueue_dies_while_jobs_are_held(kueue: Kueue, kube: KubeTestbed) -
     first = await start(kube, "books")
     await kube.until_task("RUNNING")
     second = await start(kube, "books")
-    await kube.until_said("Waits in queue night as number 1", run_id=2)
+    await kube.until_said("Waiting in queue night, position 1", run_id=2)
     await asyncio.to_thread(kueue.part.kill)
     try:
         await kube.until_said(
-            f"Waits in queue night: couldn't assign flavors to pod set main: {FULL}", run_id=2
+            f"Waiting in queue night: couldn't assign flavors to pod set main: {FULL}", run_id=2
         )
         await start(kube, "books")
         await kube.until_said("failed calling webhook", run_id=3)

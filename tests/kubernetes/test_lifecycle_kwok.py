@@ -211,7 +211,7 @@ async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeTestbed) ->
         kube.path("pods", f"{pod['metadata']['name']}/status"), status, "strategic-merge"
     )
     assert task.node is not None
-    await kube.until_said(f"Node {task.node} has not answered")
+    await kube.until_said(f"Node {task.node} has not responded")
     await handle.signal("stop", {"request_id": "s1"})
     await kube.until_said("shutting down")
     await kube.testbed.until(lambda: _grace(kube) == 1)

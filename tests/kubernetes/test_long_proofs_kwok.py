@@ -252,7 +252,7 @@ class Harness:
                 await self.kube.testbed.until(lambda run=run: run.status == "RUNNING")
         finally:
             beating.cancel()
-        words = f"Node {self.node} has not answered since"
+        words = f"Node {self.node} has not responded since"
         await self.kube.testbed.until(lambda: left.says(words) and stopped.says(words), 150)
         assert (left.status, left.kinds) == ("RUNNING", [])
         await stopped.stop()

@@ -132,7 +132,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             await asyncio.to_thread(cluster.restart, "kube-apiserver")
             cluster.freeze("kube-apiserver")
             try:
-                await kube.until_said("did not answer", 60)
+                await kube.until_said("did not respond", 60)
                 await endless.signal("stop", {"request_id": "s2", "requested_by": "ada"})
                 await kube.testbed.until(lambda: str(kube.run(2).status) == "STOPPING")
                 assert [str(task.status) for task in kube.tasks()][:2] == ["RUNNING"] * 2, (

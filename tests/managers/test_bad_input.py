@@ -270,7 +270,7 @@ def test_a_predicate_that_fails_keeps_its_job_waiting(answer: Any, text: str) ->
     )
     assert order(record) == ["2", "1"]
     assert text in record.errors[0]
-    assert "1 job waits: can_schedule_job_with_params failed" in record.waits
+    assert "1 job is waiting: can_schedule_job_with_params failed" in record.waits
 
 
 async def _coroutine() -> bool:

@@ -25,7 +25,7 @@ def test_it_waits_for_jobs_until_it_is_told_that_no_more_will_come() -> None:
     )
     record = simulation.run(cycles=3)
     assert (record.scheduled, record.over) == ([], False)
-    assert record.waits == ["it waits for jobs, or for a report that no more jobs will come"]
+    assert record.waits == ["it is waiting for jobs, or for a report that no more jobs will come"]
     assert simulation.add_jobs(_jobs(1, 2, 2, 3)) == 3
     record = simulation.run(cycles=9)
     assert (order(record), record.most_live, record.over) == (["1", "2", "3"], 2, False)

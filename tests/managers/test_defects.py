@@ -36,7 +36,7 @@ def test_sd4_it_lives_while_delayed_jobs_wait() -> None:
     record = simulate(cls)
     assert order(record) == ["1", "2"]
     assert record.scheduled[0].at >= 500
-    assert "2 jobs wait: can_schedule_job_with_params answered: later" in record.waits
+    assert "2 jobs are waiting: can_schedule_job_with_params refused it for now" in record.waits
 
 
 def test_sd5_a_predicate_that_refuses_everything_does_not_read_the_generator_dry() -> None:

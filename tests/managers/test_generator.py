@@ -275,7 +275,7 @@ def test_retries_wait_longer_and_longer() -> None:
         500,
         500,
     ]
-    assert "1 job waits: the delay of a retry has not elapsed yet" in record.waits
+    assert "1 job is waiting: the delay of a retry has not elapsed yet" in record.waits
 
 
 def test_s60_helpers_of_the_predicate() -> None:
@@ -414,7 +414,7 @@ def test_s64_jobs_of_a_cycle_are_scheduled_together() -> None:
     assert most == 3
     assert sorted(order(record)) == ["1", "2", "3"]
     assert numbers(record) == ["1", "2", "3"]
-    assert record.waits[0] == "1 job waits: schedule_spider_with_jobargs answered None"
+    assert record.waits[0] == "1 job is waiting: schedule_spider_with_jobargs returned None"
 
 
 def test_s22_the_cap_is_read_in_every_cycle_and_may_shrink() -> None:

@@ -247,7 +247,7 @@ def test_whatever_lies_there_is_taken_and_no_link_is_followed(
     ("fault", "told", "code"),
     [
         *(
-            (Answer(403, b'{"detail": "no leave"}'), "the gateway answered 403: no leave", code)
+            (Answer(403, b'{"detail": "no leave"}'), "the gateway returned 403: no leave", code)
             for code in (0, 18)
         ),
         (
@@ -282,7 +282,7 @@ def test_a_gateway_that_says_nonsense_is_asked_until_time_is_up(
     process.send_signal(signal.SIGTERM)
     assert fixture.finish(process) == code
     _nothing_was_uploaded(
-        fixture, way, "there was no time left: the gateway's answer cannot be read"
+        fixture, way, "there was no time left: the gateway's response cannot be read"
     )
 
 
@@ -369,7 +369,7 @@ def test_storage_that_refuses_is_told_with_its_own_code(fixture: RunnerFixture, 
     assert fixture.python(WRITE, **way.environment()) == 0
     assert fixture.summary()["files"] == {
         "uploaded": False,
-        "why": "object storage answered 403 AccessDenied",
+        "why": "object storage returned 403 AccessDenied",
     }
     assert way.keys() == []
 

@@ -21,7 +21,7 @@ async def test_every_error_of_the_server_is_temporal_unavailable(status: RPCStat
 
 
 async def test_no_answer_in_time_is_temporal_unavailable() -> None:
-    with pytest.raises(TemporalUnavailable, match=r"did not answer within 0\.01 s"):
+    with pytest.raises(TemporalUnavailable, match=r"did not respond within 0\.01 s"):
         async with answering(0.01):
             await asyncio.Event().wait()
 

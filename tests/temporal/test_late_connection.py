@@ -73,7 +73,7 @@ async def test_a_gateway_leaves_also_in_the_moment_in_which_temporal_answers() -
 
 async def test_a_hanging_server_and_a_refusing_one_are_unavailable() -> None:
     late = await _late(60.0, timeout_s=0.05)
-    with pytest.raises(TemporalUnavailable, match="did not answer within"):
+    with pytest.raises(TemporalUnavailable, match="did not respond within"):
         await late.ping()
     late = await _late(RPCError("Namespace default is not found.", RPCStatusCode.NOT_FOUND, b""))
     with pytest.raises(TemporalUnavailable, match="NOT_FOUND"):

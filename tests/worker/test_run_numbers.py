@@ -85,7 +85,7 @@ def test_all_are_asked_and_the_highest_counts(caplog: pytest.LogCaptureFixture) 
         as_store(store), {"Temporal": Source(7), "the cluster": Source(9), "the archive": Source(2)}
     )
     assert store.begun == [9]
-    assert known.words(3) == ["Temporal knows run 7", "the cluster knows run 9"]
+    assert known.words(3) == ["Temporal contains run 7", "the cluster contains run 9"]
     assert "above 9: the newest run in the database is 3" in caplog.text
 
 
@@ -102,7 +102,7 @@ def test_what_does_not_answer_is_told_and_hides_nobody() -> None:
     finally:
         hangs.set()
     assert known.highest == {"b": 5}
-    assert known.troubles == {"a": "away", "c": "no answer within 3 s", "d": "KeyError: 'ours'"}
+    assert known.troubles == {"a": "away", "c": "no response within 3 s", "d": "KeyError: 'ours'"}
 
 
 async def test_a_worker_asks_again_until_each_has_answered(

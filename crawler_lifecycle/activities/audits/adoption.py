@@ -95,7 +95,7 @@ class Adoption:
         return f"adopted again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
-        """Make a workflow that waits for its row continue now instead of at its next retry.
+        """Make a workflow that is waiting for its row continue now instead of at its next retry.
 
         This is done once for each run.
         """

@@ -308,7 +308,7 @@ class AuditActivities:
             if run.stop is not None and run.stop.force and self.giving_up is not None:
                 try:
                     self.giving_up.end_tasks(run)
-                # The tasks of other runs are ended all the same.
+                # The tasks of the other runs are ended nevertheless.
                 except ClusterUnavailable as error:
                     log.warning("the tasks of run %d cannot be ended now: %s", run.run_id, error)
         return 0

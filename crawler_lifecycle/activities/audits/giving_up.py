@@ -133,7 +133,7 @@ def owner_name(present: str | None) -> str:
 def check_gone(live: int) -> None:
     """Raise ``NotInThisState`` if runs of the parent are live."""
     if live:
-        raise NotInThisState(f"{live} of its runs were asked to end; it is ended after them")
+        raise NotInThisState(f"{live} of its runs were asked to end; it will be ended after them")
 
 
 def wake(directory: WorkflowDirectory, parent: str | None) -> None:

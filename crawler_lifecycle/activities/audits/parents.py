@@ -147,7 +147,7 @@ class ParentAudit:
 def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
     """Make the manager or graph of the finding read its rows again.
 
-    Return a text for the report.
+    Return a sentence for the report.
     """
     workflow_id = finding.workflow_id or ""
     if not directory.wake(workflow_id):

@@ -45,11 +45,11 @@ STOP_S = 10.0
 #: Seconds within which a killed task must disappear. The cluster may have to notify its node first.
 KILLED_S = 5.0
 _POLL_S = 0.2
-#: Further seconds after which the wait for a cluster that does not answer ends.
+#: Further seconds after which the wait for a cluster that does not respond ends.
 HANGS_S = 15.0
 
-#: Carries out one repair and returns a text that describes the repair. Raises a domain error if the
-#: repair fails.
+#: Carries out one repair and returns a description of it. Raises a domain error if the repair
+#: fails.
 Mend = Callable[[], str]
 
 

@@ -271,7 +271,7 @@ class _End:
 
     @classmethod
     def of(cls, raw: bytes) -> _End:
-        """Parse the text.
+        """Parse the object's content.
 
         Raises ``FilesMissing`` if it is invalid, because it was written by a pod and can contain
         anything.

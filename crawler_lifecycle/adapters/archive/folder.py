@@ -111,7 +111,7 @@ class FolderArchive:
             if folder.exists():
                 shutil.rmtree(folder)
         except OSError as error:
-            fix = "mount or make the folder that LIFECYCLE_ARCHIVE__URL names, with its permissions"
+            fix = "mount or create the folder named by LIFECYCLE_ARCHIVE__URL, with its permissions"
             raise NotDelivered(
                 f"{folder}: the archives cannot be removed: {error}; {fix}"
             ) from error

@@ -25,8 +25,7 @@ from crawler_lifecycle.subjects import ACCESS, TOKENS
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
 
-#: A number of days that exceeds the lifetime of any token. A time that is even later would exceed
-#: the calendar.
+#: More days than any token needs to live. A later time would be out of range for a date.
 _LONG_S = 1e10
 Name = Annotated[str, Parameter(help="the token's name: 1 to 64 letters, digits or . _ @ -")]
 

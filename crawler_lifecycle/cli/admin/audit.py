@@ -60,9 +60,9 @@ def audit(
     repair
         also repair the findings that are due
     adopt
-        restore rows for tasks that execute without a row
+        restore rows for tasks that are executing without a row
     end_unknown
-        end tasks that execute without a row
+        end tasks that are executing without a row
     """
     if adopt and end_unknown:
         raise WrongUsage(
@@ -95,8 +95,8 @@ def _awaited(gateway: Gateway, audit_id: str) -> Document:
     raise CommandFailed(
         Exit.GAVE_UP_WAITING,
         f"audit {audit_id} has not ended yet",
-        f"no report within {span(limit)}; a worker with the audit role must make it",
-        "check with crawlctl doctor that such a worker runs, then repeat crawlctl audit",
+        f"no report within {span(limit)}; a worker with the audit role must produce it",
+        "run crawlctl doctor to check that such a worker is running, then repeat crawlctl audit",
     )
 
 

@@ -124,7 +124,7 @@ def release(
         document,
         names=[row.pod.metadata.name for row in rows],
         table=lambda: show_rows(
-            documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"
+            documents, PODS, empty=f"no pod in {api.namespace} is waiting for our finalizer"
         ),
         rows=documents,
     )

@@ -108,8 +108,8 @@ def _places(settings: Settings) -> list[FilesPlace]:
         raise WrongUsage(what, fix) from None
     if not found:
         raise WrongUsage(
-            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set",
-            "set the one where crawl pods write their files",
+            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: neither is set",
+            "set the one that names where crawl pods write their files",
         )
     return found
 

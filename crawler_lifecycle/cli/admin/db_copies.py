@@ -42,7 +42,7 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
     """Replace the database with a copy. All services that use the database must have ended; crawls
     may continue.
 
-    Before the replacement, the copy is checked and upgraded. The former database files are kept
+    Before the replacement, the copy is checked and upgraded. The previous database files are kept
     next to the new one. The next crawlctl dev adopts executing tasks that the copy does not
     contain. For MySQL and MariaDB, the commands of the server's own tools are shown.
 
@@ -70,7 +70,7 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
             aside = sqlite_files.set_aside(target, "replaced")
             new.rename(target)
     say(
-        f"{target} has the state of {file}; its former files, if any, are now {aside}*\n"
+        f"{target} has the state of {file}; the previous files, if any, are now {aside}*\n"
         "next: crawlctl dev; or crawlctl db upgrade, start your services, then crawlctl audit "
         "--adopt"
     )

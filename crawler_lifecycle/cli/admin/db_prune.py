@@ -36,8 +36,8 @@ LONGEST_PAUSE_S = 1.0
 #: Seconds between two progress messages.
 PROGRESS_EVERY_S = 10.0
 
-#: The tables of ``--logs-older-than``: they contain nearly all data of a run, but are needed for a
-#: shorter time than any other table.
+#: The tables that ``--logs-older-than`` applies to: they contain nearly all data of a run, but are
+#: needed for a shorter time than any other table.
 LARGE = ("task_log", "task_stats")
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def prune(
     logs_older_than
         the same for logs and statistics of tasks; default: the value of --older-than
     access_older_than
-        age of rows of the access log; at least 7d
+        age of rows in the access log; at least 7d
     yes
         remove the rows; without --yes they are only counted
     url
@@ -156,8 +156,8 @@ class Pruning:
             after = chunk.next
 
     def _rest(self, took_s: float) -> None:
-        """Pause, because processes that wait for a SQLite file poll it and need time between two
-        transactions.
+        """Pause, because processes that are waiting for a SQLite file poll it and need time between
+        two transactions.
         """
         if time.monotonic() - self.printed_at >= PROGRESS_EVERY_S:
             say(f"{self.removed:,} rows …")

@@ -61,7 +61,7 @@ async def _connected(within_s: float) -> Workflows:
             )
         except Exception as error:
             if time.monotonic() + _TRY_S > until:
-                raise TemporalUnavailable(f"no Temporal server answers: {error}") from error
+                raise TemporalUnavailable(f"no Temporal server responds: {error}") from error
         await asyncio.sleep(_TRY_S)
 
 

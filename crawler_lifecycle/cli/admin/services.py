@@ -210,7 +210,7 @@ def db_upgrade(
         (schema_version.recreate if recreate else schema_version.upgrade)(url)
     head = schema_version.head_version()
     if recreate:
-        say(f"database created anew at {head}; its former records are deleted")
+        say(f"database recreated at {head}; its previous records were deleted")
     elif before.newer or before.version == head:
         say(
             f"database at {before}; nothing to do"

@@ -72,7 +72,7 @@ class Gateway:
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """True if the last answer had status 202, which means that the gateway carries out the
+        """True if the last response had status 202, which means that the gateway carries out the
         request. False if there was nothing to do.
         """
         # Plain HTTP needs no certificates, which take 20 ms to load. A proxy cannot reach the
@@ -348,7 +348,7 @@ class Gateway:
             raise CommandFailed(
                 Exit.ERROR,
                 f"{self.url} is not a gateway of crawler-lifecycle",
-                f"the answer to {method} {path} is of type "
+                f"the response to {method} {path} is of type "
                 f"{answer.headers.get('content-type', 'unknown')}",
                 "check --gateway",
             )
@@ -370,7 +370,7 @@ class Gateway:
         silence_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Yield an answer whose body is read in chunks.
+        """Yield a response whose body is read in chunks.
 
         ``silence_s`` limits the pause between two chunks.
         """
@@ -393,8 +393,8 @@ class Gateway:
         except httpx.TimeoutException:
             raise CommandFailed(
                 Exit.UNREACHABLE,
-                f"the gateway at {self.url} does not answer",
-                f"no answer within {self._timeout_s:g} s",
+                f"the gateway at {self.url} does not respond",
+                f"no response within {self._timeout_s:g} s",
                 NO_GATEWAY,
             ) from None
         except (httpx.TransportError, httpx.DecodingError) as error:
@@ -412,9 +412,9 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
-    """Return the error that the problem document in an answer describes.
+    """Return the error that the problem document in a response describes.
 
-    The answer's body must have been read.
+    The response's body must have been read.
     """
     try:
         problem = json.loads(answer.content)

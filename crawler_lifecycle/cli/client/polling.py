@@ -10,13 +10,13 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 T = TypeVar("T")
 
-#: The first and the longest pause between polls in seconds, and the factor between two pauses.
-#: Short runs need short pauses.
+#: The first and the longest pause between polls in seconds, and the factor by which the pause
+#: grows. Short runs need short pauses.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 GROWTH = 1.3
-#: Seconds without an answer after which polling ends. A restart of the gateway takes less time than
-#: this.
+#: Seconds without a response after which polling ends. A restart of the gateway takes less time
+#: than this.
 OUTAGE_S = 60.0
 
 
@@ -39,7 +39,7 @@ class Polling:
         *,
         answered: bool = False,
     ) -> Iterator[T]:
-        """Yield each answer until the caller stops or the time limit is reached.
+        """Yield each response until the caller stops or the time limit is reached.
 
         Raises ``CommandFailed`` if the first call fails (unless the gateway has ``answered`` other
         calls), if the gateway refuses a call, or if it is unreachable for ``OUTAGE_S``. ``silence``

@@ -141,7 +141,7 @@ class Context:
     limit_s: float = 15.0
     services: str | None = None
     """The namespace of our services, whose accounts are checked. If it is ``None``, only our own
-    rights are checked.
+    permissions are checked.
     """
 
     @property
@@ -196,7 +196,7 @@ def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
             lines = found.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
             fix = "examine the system that it calls, or give checks more time with --timeout"
-            lines = [bad(check.name, f"no answer within {context.limit_s:g} s", fix)]
+            lines = [bad(check.name, f"no response within {context.limit_s:g} s", fix)]
         for line in lines:
             fixed = (
                 None if line.fix is None or line.level == "ok" else context.redactor.text(line.fix)

@@ -38,13 +38,13 @@ def doctor(
     cluster: bool = False,
     services: str = "crawler-lifecycle",
 ) -> int:
-    """Check an installation: settings, versions, Temporal, database, cluster rights, archive, event
-    bus.
+    """Check an installation: settings, versions, Temporal, database, cluster permissions, archive,
+    event bus.
 
     Each line shows ok, warn or bad, and the fix. The exit code is 1 if any line shows bad. Nothing
     is changed without --fix, except that a probe is written to the archive and removed again.
 
-    With --cluster, from any machine with a kubeconfig: the versions, rights of each service
+    With --cluster, from any machine with a kubeconfig: the versions, permissions of each service
     account, namespaces and clocks of the systems that an installation needs.
 
     Parameters
@@ -58,7 +58,7 @@ def doctor(
     cluster
         check Kubernetes, Temporal and the database before or after an installation
     services
-        with --cluster: the namespace of the services, whose accounts need rights
+        with --cluster: the namespace of the services, whose accounts need permissions
     """
     keep_files_private()  # with --fix, a check may create a database
     from .report import load, run

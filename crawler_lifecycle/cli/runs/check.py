@@ -170,7 +170,7 @@ class Trial:
         self.runs: list[int] = []
         self._live: set[str] = set()
         """The request ids of runs that may be executing. With these ids, we find even a run whose
-        start request got no answer.
+        start request got no response.
         """
 
     def lines(self) -> Iterator[Line]:
@@ -212,7 +212,7 @@ class Trial:
             )
             for run in [row["run_id"] for row in found if row["request_id"] in self._live]:
                 self._gateway.stop(run, reason=WHY, requested_by=self._by)
-                say(f"run {run} is asked to stop; next: crawlctl wait {run} --for ended")
+                say(f"run {run} was asked to stop; next: crawlctl wait {run} --for ended")
         except CommandFailed as failure:
             what = f"runs may still be executing, for at most {self._longest_s:g} s: {failure.what}"
             say(f"{what}; next: crawlctl list --tag {TAG}")
@@ -242,7 +242,7 @@ class Trial:
     def _follow(
         self, run: int, done: Callable[[CheckedRun], bool], limit_s: float = 0.0, attempt: int = 1
     ) -> CheckedRun:
-        """Poll a run until ``done``, its end, or the limit, and return the last answer."""
+        """Poll a run until ``done``, its end, or the limit, and return the last response."""
         polling = Polling(timeout_s=limit_s or self._limit_s, longest_s=1.0)
         for seen in polling.answers(lambda: self._poll(run, attempt), answered=True):
             if done(seen) or seen.ended:
@@ -439,7 +439,7 @@ def _counters(counts: list[Counts], seen: CheckedRun) -> Line:
 
 
 def _lower(now: Counts, before: Counts) -> str:
-    """Return a text with the counters that are lower than before."""
+    """Return the names of the counters that are lower than before, and their values."""
     lower = [name for name in before if now.get(name, before[name]) < before[name]]
     return ", ".join(f"{now[name]:,} {name}, before {before[name]:,}" for name in lower)
 

@@ -51,7 +51,7 @@ def items(
     field
         only items with a value in this field
     contains
-        only items with this text, in --field or in any field
+        only items that contain this text, in --field or in any field
     fields
         only these fields of each item, separated by commas
     offset

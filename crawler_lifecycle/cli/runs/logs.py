@@ -50,7 +50,7 @@ def logs(
     line
         show the lines around the line with this number; with --search or --level, begin there
     search
-        show only lines with this text, with their numbers
+        show only lines that contain this text, with their numbers
     level
         show only errors, or only warnings and errors, with their numbers
     """
@@ -99,9 +99,7 @@ def _follow(run: int, task: int | None, tail: int | None) -> int:
 
 
 def lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text that arrives in chunks. A line that exceeds ``LINE_MAX`` is
-    split.
-    """
+    """Yield the lines of text that arrives in chunks. A line that exceeds ``LINE_MAX`` is split."""
     rest = ""
     for piece in pieces:
         rest += piece

@@ -18,8 +18,8 @@ from crawler_lifecycle.domain.items import as_text, plain
 ROWS = 20_000
 CELLS = 1_000_000
 CHARS = 8 * 1024 * 1024
-#: Type of a column -> a check whether a value fits into such a column. A column with values that
-#: fit into none of these types has the type string.
+#: Type of a column -> a test whether a value fits into such a column. A column with values that fit
+#: into none of these types has the type string.
 _FITS: dict[str, Callable[[Any], bool]] = {
     "bool_": lambda value: isinstance(value, bool),
     "int64": lambda value: type(value) is int and -(2**63) <= value < 2**63,

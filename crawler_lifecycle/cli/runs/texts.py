@@ -164,9 +164,7 @@ def task_line(task: Document) -> str:
 
 
 def waiting_clause(run: Document) -> str:
-    """Return a text about what the run is waiting for; the text is empty if the run is not
-    waiting.
-    """
+    """Return what the run is waiting for, as a sentence; empty if the run is not waiting."""
     words = clean(run.get("waiting"))
     return words if not words or words.startswith("waiting") else f"waiting: {words}"
 
@@ -203,7 +201,7 @@ def resumptions(run: Document) -> list[tuple[str, str]]:
 
 
 def counters(run: Document) -> str:
-    """Return a text with the pages, items and errors so far."""
+    """Return a phrase with the numbers of pages, items and errors so far."""
     named = [
         f"{number(run[name])} {name}"
         for name in ("pages", "items", "errors")
@@ -215,7 +213,7 @@ def counters(run: Document) -> str:
 
 
 def field_words(run: Document) -> str:
-    """Return a text with, for each field, the share of items that have the field, highest first."""
+    """Return a phrase with each field and the share of items that have it, highest share first."""
     shares = (run.get("fields") or {}).get("shares") or {}
     return ", ".join(
         f"{clean(name)} {share:.1%}"

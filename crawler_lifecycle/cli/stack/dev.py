@@ -34,7 +34,7 @@ from . import copies, layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
-#: The number of items from the example crawl that are printed.
+#: How many items from the example crawl are printed.
 ITEMS_SHOWN = 3
 
 #: Seconds until the first check for today's copy of the database, and between later checks.
@@ -372,7 +372,7 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
 
 def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
     if going_on is None:
-        say("ended; the gateway did not answer, so crawls may still be running")
+        say("ended; the gateway did not respond, so crawls may still be running")
     elif going_on == 0:
         say("ended; no crawl is running")
     elif kill:

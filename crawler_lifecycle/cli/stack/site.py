@@ -115,7 +115,7 @@ class Pages(StaticFiles):
             response = await super().get_response(path, scope)
             status = response.status_code
         except HTTPException as error:
-            # This process has no right to read the file, so a login would not help.
+            # This process may not read the file, so a login would not help.
             if error.status_code == 401:
                 raise HTTPException(403) from None
             if error.status_code != 404 or path != ".":

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 #: The order in which parts are ended: each part ends before the parts that it needs.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
-#: Seconds for the gateway's answer about open runs, for its answers while crawls are being ended,
-#: and for the proof that they have ended. Calls to a dead gateway fail at once, but a slow gateway
-#: gets enough time to end all crawls.
+#: Seconds for the gateway's response about open runs, for its responses while crawls are being
+#: ended, and for the proof that they have ended. Calls to a dead gateway fail at once, but a slow
+#: gateway gets enough time to end all crawls.
 ASK_S = 10.0
 END_CRAWLS_S = 30.0
 PROOF_S = 60.0
@@ -46,7 +46,7 @@ OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 class Stack:
     """The parts of ``layout`` as child processes, with their files in one state directory.
 
-    ``say`` is called with a human-readable line for each event. A part that does not answer for
+    ``say`` is called with a human-readable line for each event. A part that does not respond for
     ``silent_s`` seconds is restarted. Crawls are not child processes: they continue after the stack
     ends, and the next stack in this directory adopts them.
     """
@@ -162,7 +162,7 @@ class Stack:
 
     def _take_lock(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # If its folder is missing, the archive cannot be used, and deletions wait.
+        # Without its folder, the archive cannot be used, and deletions cannot proceed.
         if self.layout.archive is None:
             (self.state_dir / "archive").mkdir(exist_ok=True)
         self._keep_others_out()
@@ -234,7 +234,7 @@ class Stack:
                 f"crawls of {self.state_dir} are still running (processes "
                 f"{', '.join(map(str, crawls[:5]))})",
                 "a new stack would have no record of them",
-                "crawlctl dev --kill of the version that started them, or kill the processes",
+                "crawlctl dev --kill with the version that started them, or kill the processes",
             )
         aside = self.state_dir / f"aside-{datetime.now(UTC):%Y%m%dT%H%M%S}"
         aside.mkdir(mode=0o700)
@@ -242,7 +242,7 @@ class Stack:
             if entry.name not in (LOCK, "logs") and not entry.name.startswith("aside-"):
                 entry.rename(aside / entry.name)
         self._tell(
-            f"the former files of {self.state_dir} are in {aside.name}; delete it when it is no "
+            f"the previous files of {self.state_dir} are in {aside.name}; delete it when it is no "
             f"longer needed"
         )
 
@@ -343,7 +343,7 @@ class Stack:
                     Exit.NOT_IN_THIS_STATE,
                     f"{self.state_dir} belongs to another version",
                     fault,
-                    "crawlctl dev --recreate, which begins anew and moves the former files aside",
+                    "crawlctl dev --recreate, which begins anew and moves the previous files aside",
                 )
             why = "cannot be migrated" if code else None
         except subprocess.TimeoutExpired:

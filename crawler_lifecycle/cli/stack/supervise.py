@@ -33,13 +33,14 @@ LONGEST_DELAY_S = 10.0
 #: Seconds after which a running part counts as stable: the next restart of this part then has the
 #: shortest delay again.
 PROVED_S = 30.0
-#: Seconds between two health checks of a part, and the maximum number of seconds without an answer.
+#: Seconds between two health checks of a part, and the maximum number of seconds without a
+#: response.
 ASK_S = 5.0
 SILENT_S = 60.0
 #: If a pause takes this many seconds, the machine or this process was suspended, and no part counts
 #: as silent.
 SLEPT_S = 20.0
-#: The maximum number of seconds until a part answers for the first time. This is enough even for a
+#: The maximum number of seconds until a part responds for the first time. This is enough even for a
 #: slow machine.
 READY_S = 180.0
 #: A start fails if the part ends this many times before it is healthy.
@@ -57,7 +58,7 @@ class Part:
     name: str
     command: Sequence[str]
     health: str
-    """The address at which the part answers when it is ready (see ``answers``)."""
+    """The address at which the part responds when it is ready (see ``answers``)."""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     grace_s: float = 10.0
@@ -76,7 +77,8 @@ class _Supervised:
     ends: int = 0
     asked_to_end: float | None = None
     heard: float | None = None
-    """Time of this process's last answer; ``None`` if it has not answered yet or is not checked."""
+    """Time of this process's last response; ``None`` if it has not responded yet or is not
+    checked."""
     grace_s: float = 0.0
     starts: list[int] = field(default_factory=list)
 
@@ -87,8 +89,8 @@ class Supervisor:
     ``say`` is called with a line for each event; ``changed`` is called when the process id of a
     part has changed.
 
-    If ``silent_s`` is given, a part that has answered once is restarted if it then does not answer
-    for this many seconds.
+    If ``silent_s`` is given, a part that has responded once is restarted if it then does not
+    respond for this many seconds.
     """
 
     def __init__(
@@ -209,13 +211,13 @@ class Supervisor:
             self._wake.clear()
 
     def _ask(self) -> None:
-        """Check the health of parts in a separate thread, because a part that does not answer must
+        """Check the health of parts in a separate thread, because a part that does not respond must
         not delay other parts.
         """
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
-                with contextlib.suppress(PartFailed):  # another process answers at this address
+                with contextlib.suppress(PartFailed):  # another process responds at this address
                     if _status(kept) is not None and kept.process is process:
                         kept.heard = time.monotonic()
             time.sleep(ASK_S)
@@ -250,7 +252,7 @@ class Supervisor:
         elif self._silent(kept, now):
             if kept.asked_to_end is None:
                 self._say(
-                    f"{kept.part.name} has not answered for {self._silent_s:g} s; replacing it "
+                    f"{kept.part.name} has not responded for {self._silent_s:g} s; replacing it "
                     f"(log: {kept.log})"
                 )
             self._ask_to_end(kept, kept.process, now)
@@ -292,7 +294,7 @@ class Supervisor:
 
 
 def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
-    """Return the HTTP status of the answer to a GET, or ``None``, and the stack named in the
+    """Return the HTTP status of the response to a GET, or ``None``, and the stack named in the
     answer.
 
     For ``grpc://HOST:PORT/NAMESPACE``, the status is 200 if Temporal serves the namespace. The
@@ -314,11 +316,11 @@ def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
 
 def _status(kept: _Supervised) -> int | None:
     """Return the status of a part: 503 if the part is not ready, ``None`` if a different process or
-    no process answers.
+    no process responds.
 
-    Our services name their stack in the answer, because we cannot see their open sockets. Any other
-    part counts only if its process listens at the address. Raises ``PartFailed`` if another stack
-    answers at the part's address.
+    Our services name their stack in the response, because we cannot see their open sockets. Any
+    other part counts only if its process listens at the address. Raises ``PartFailed`` if another
+    stack responds at the part's address.
     """
     process = kept.process
     part = kept.part

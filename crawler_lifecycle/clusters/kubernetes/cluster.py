@@ -4,10 +4,10 @@ A poll lists the objects, proves that missing ones are gone, reads each task, an
 from other sources. No result depends on the memory of a process: several processes may poll the
 same run, and any of them may die. A failed call is an error, never an observation.
 
-A task counts as gone when a complete list lacks its Job, and a read of the Job by name at the
-newest version returns 404. Two polls at least 30 s apart must find this; one poll is enough when we
-stopped the task ourselves. In both cases no pod of its Job may be left, regardless of its labels.
-Until then the task is only recorded as absent, which changes no status.
+A task counts as gone if its Job is missing from a complete list, and a read of the Job by name at
+the newest version returns 404. Two polls at least 30 s apart must find this; one poll is enough
+when we stopped the task ourselves. In both cases no pod of its Job may be left, regardless of its
+labels. Until then the task is only recorded as absent, which changes no status.
 
 These proofs are only about the namespace that we read. When the task was created in another
 namespace, the poll is an error. When that namespace is gone permanently, the task is gone at once
@@ -178,7 +178,7 @@ class KubernetesCluster:
         return seen
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """Return the namespace with its uid and the cluster's uid, if we have the right to read
+        """Return the namespace with its uid and the cluster's uid, if we have permission to read
         them.
 
         Raises ``ApiError``.
@@ -205,8 +205,8 @@ def _read_one(
 def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> TaskObjects:
     """Return the objects of the task; ``job`` is the Job with its name.
 
-    The returned task has the uid of its own Job, which the database lacks if the answer to the
-    Job's creation was lost.
+    The returned task has the uid of its own Job, which is missing from the database if the response
+    to the Job's creation was lost.
     """
     if (
         job is not None
@@ -255,10 +255,11 @@ def _ask(
             and job.metadata.uid == one.task.uid
             and listed_by_us(job.metadata, run_id, one.task)
         ):
-            # The Job existed before we requested the list. So this API server lags, and its list
-            # may also lack other objects.
+            # The Job existed before we requested the list. So this API server lags, and other
+            # objects may be missing from its list, too.
             raise ApiError(
-                f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it"
+                f"the list of Jobs is stale: {job.metadata.name} exists, but is missing from the "
+                "list"
             )
         return job
 

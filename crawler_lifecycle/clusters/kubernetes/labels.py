@@ -39,7 +39,7 @@ RUNNER = f"{DOMAIN}/runner"
 #: (``domain.adoption``).
 RECORD = f"{DOMAIN}/record"
 
-#: Annotation that a person sets on the namespace: uids of former namespaces that are gone
+#: Annotation that an administrator sets on the namespace: uids of previous namespaces that are gone
 #: permanently, with all tasks.
 REPLACES = f"{DOMAIN}/replaces"
 

@@ -1,8 +1,9 @@
-"""RBAC: the rights of each component on the cluster, and a check with the API server whether we
-have these rights.
+"""RBAC: the permissions of each component on the cluster, and a check with the API server whether
+we have these permissions.
 
-``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly these rights, and a
-test compares them. A new call in this package needs its right both here and in these files.
+``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly these permissions,
+and a test compares them. A new call in this package needs its permission both here and in these
+files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ THREADS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """The right to use one verb on one kind of object, by default in the namespace of the
+    """Permission to use one verb on one kind of object, by default in the namespace of the
     crawls.
     """
 
@@ -45,8 +46,8 @@ def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
     return tuple(Right(verb, resource, group) for verb in verbs)
 
 
-#: Rights that identify the namespace and its cluster. Without the first one, no missing task counts
-#: as gone.
+#: Permissions that identify the namespace and its cluster. Without the first one, no missing task
+#: counts as gone.
 _NAMESPACE = Right("get", "namespaces")
 CLUSTER = Right("get", "namespaces", name=SYSTEM)
 
@@ -65,8 +66,9 @@ _READS = (
     _POSITIONS,
 )
 
-#: Role -> its rights. ``crawl-looker`` can also remove the finalizer after an end was recorded, but
-#: it deletes nothing. ``crawl-stopper`` can read and stop, but it changes nothing else.
+#: Role -> its permissions. ``crawl-looker`` can also remove the finalizer after an end was
+#: recorded, but it deletes nothing. ``crawl-stopper`` can read and stop, but it changes nothing
+#: else.
 ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-deployer": (
         *_rights("batch", "jobs", "create", "get", "list"),
@@ -92,23 +94,23 @@ COMPONENTS: Mapping[str, str] = {
 #: Components that never call the cluster: they have no token.
 RIGHTLESS = ("worker-workflows", "worker-export", "worker-user-code", "worker-webhooks")
 
-#: For each optional right, the consequence if a component lacks it.
+#: Each optional permission, and the consequence if a component lacks it.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
     CLUSTER: (
-        "a person must decide whether a namespace was deleted and created again, or is in "
+        "an administrator must decide whether a namespace was deleted and created again, or is in "
         "another cluster"
     ),
-    _WORKLOADS: "the reason why a Job waits in its queue is not shown",
+    _WORKLOADS: "the reason why a Job is waiting in its queue is not shown",
     _POSITIONS: "the position of a Job in its queue is not shown",
-    Right("list", "events"): "the reason why a task waits is reported in fewer words",
+    Right("list", "events"): "the reason why a task is waiting is reported in less detail",
 }
 
 
 def who_am_i(api: Api) -> str | None:
     """Return our user name on the API server; ``None`` when the server does not report it.
 
-    Raises ``ApiError`` when the server rejects our credentials or does not answer.
+    Raises ``ApiError`` when the server rejects our credentials or does not respond.
     """
     try:
         answer = api.post(
@@ -134,14 +136,14 @@ def component(name: str | None) -> str | None:
 
 
 def granted(component: str) -> Sequence[Right]:
-    """Return the rights of a component's role, or no rights if it has no role."""
+    """Return the permissions of a component's role, or none if it has no role."""
     role = COMPONENTS.get(component)
     return ROLES[role] if role is not None else ()
 
 
 def missing(api: Api, rights: Iterable[Right], user: str | None = None) -> set[Right]:
-    """Return the rights that ``user`` lacks in the namespace of the crawls; if ``user`` is
-    ``None``, return the rights that we lack.
+    """Return the permissions that ``user`` lacks in the namespace of the crawls; if ``user`` is
+    ``None``, return the permissions that we lack.
 
     Raises ``ApiError``, with status 403 when we are not permitted to check other users.
     """

@@ -82,7 +82,7 @@ def _check_place(place: str | None) -> None:
     """
     if place is not None:
         text = f"the task belongs to the namespace {place}, but this is the local cluster; "
-        raise OtherPlace(f"{text}set LIFECYCLE_CLUSTER__KIND to its former value")
+        raise OtherPlace(f"{text}set LIFECYCLE_CLUSTER__KIND to its previous value")
 
 
 class LocalCluster:

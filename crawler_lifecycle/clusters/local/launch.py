@@ -133,7 +133,7 @@ class Launcher:
     def _set_aside(folder: Path) -> str | None:
         """Rename a spec that is garbage, unless another process has replaced it with a valid spec.
 
-        Return the uid of a valid spec, an empty text for a task that has started, and otherwise
+        Return the uid of a valid spec, an empty string for a task that has started, and otherwise
         ``None``.
         """
         try:
@@ -167,7 +167,7 @@ class Launcher:
                     if (key := task_of(name)) is not None and self._waits(name)
                 ]
                 if len(waiting) + waiting.count(deployment.run) >= most:
-                    return "deferred", f"{len(waiting)} tasks already wait for a slot"
+                    return "deferred", f"{len(waiting)} tasks are already waiting for a slot"
             self._check_expiry(deployment.expires_at)
             # Never create the folder of all tasks. If it is missing, its disk is not mounted, and
             # with a new empty folder all runs would appear to be lost.
@@ -249,7 +249,7 @@ class Launcher:
             except subprocess.TimeoutExpired:
                 starter.kill()
                 raise ClusterUnavailable(
-                    f"the supervisor did not answer within {LAUNCH_SECONDS:g} s"
+                    f"the supervisor did not respond within {LAUNCH_SECONDS:g} s"
                 ) from None
         if answer == supervisor.EXPIRED:
             raise DeploymentExpired(

@@ -43,7 +43,7 @@ class Reading:
             seen = self._named(self._within_folder())
             if seen.name is not None:
                 return seen
-        # The folder is missing, or was removed during the reading. In the second case, missing
+        # The folder is missing, or was removed while it was being read. In the second case, missing
         # files prove nothing.
         return self._named(self._without_folder())
 
@@ -280,7 +280,7 @@ class Reading:
         return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
 
     def _oom(self) -> str | None:
-        """Return a text about a kill because of the memory limit; ``None`` if there was no such
+        """Return a sentence about a kill because of the memory limit; ``None`` if there was no such
         kill.
 
         Raises ``OSError``.
@@ -298,7 +298,7 @@ class Reading:
         return KILLED if kills else None
 
     def _failed_at_limit(self, summary: files.Record) -> str | None:
-        """Return a text if the crawler failed without a reason of its own after it had used all its
+        """Return a sentence if the crawler failed without giving a reason after it had used all its
         memory; otherwise ``None``.
 
         If there is a kernel limit, this is always ``None``, because the kernel kills such a

@@ -70,7 +70,7 @@ class LocalObserver:
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
-        self._health = ObserverHealth(False, "the observer is not watching now")
+        self._health = ObserverHealth(False, "the observer is not watching at the moment")
 
     def health(self) -> ObserverHealth:
         return self._health
@@ -102,7 +102,7 @@ class LocalObserver:
             with held:
                 loop.run_in_thread(turn, over)
         finally:
-            self._health = ObserverHealth(False, "the observer is not watching now")
+            self._health = ObserverHealth(False, "the observer is not watching at the moment")
 
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of living tasks (see the port).
@@ -160,7 +160,7 @@ class _Watch:
     def place(self) -> int:
         """Return 0 for one of the observers of this state folder, and 1 for all others.
 
-        The former holds a lock, which the kernel releases when its process ends.
+        That observer holds a lock, which the kernel releases when its process ends.
         """
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -238,9 +238,9 @@ class _Watch:
             self._note(name, due[name], seen, now)
 
     def _found(self, task: _Task) -> str:
-        """Return a text that describes the state of the task.
+        """Return a string that describes the state of the task.
 
-        A task is reported only if this text changes. Raises ``OSError``.
+        A task is reported only if this string changes. Raises ``OSError``.
         """
         run, index, attempt = task.key
         folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))

@@ -8,8 +8,8 @@ the process that started it. It uses only the standard library.
 
 Its arguments are: the task's folder, the time (seconds since the epoch) after which it must not
 begin, and the task's uid. A stop finds the supervisor by these arguments, even without the folder.
-The process that was started forks the real supervisor, and exits with its answer: ``TOOK_CHARGE``
-or one of the codes below it.
+The process that was started forks the real supervisor, and exits with the code that it reports:
+``TOOK_CHARGE`` or one of the codes below it.
 """
 
 from __future__ import annotations
@@ -421,7 +421,7 @@ class Supervisor:
     # --- the end
 
     def _reason(self, status: int) -> tuple[str, str | None]:
-        """Return the reason in the terms of Kubernetes, and a readable text if there is more to
+        """Return the reason in the terms of Kubernetes, and a readable message if there is more to
         report.
         """
         if self._oom:

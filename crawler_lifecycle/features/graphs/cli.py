@@ -255,7 +255,7 @@ def step(
     *,
     result: bool = False,
 ) -> None:
-    """Show one step: what it executes, what it waits for, and the errors of its executions.
+    """Show one step: what it executes, what it is waiting for, and the errors from its executions.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ def force_stop(
     wait: Proof = False,
 ) -> int:
     """End graphs at once by killing the functions and crawlers that they execute."""
-    GRAPH.be_sure((graph, *graphs), "everything that is executed by graph", yes=yes)
+    GRAPH.be_sure((graph, *graphs), "everything that this graph is executing:", yes=yes)
     return stop(graph, *graphs, reason=reason, force=True, by=by, wait=wait)
 
 
@@ -374,7 +374,7 @@ def retry(
     by: By = None,
     wait: End = False,
 ) -> int:
-    """Retry the steps of a graph that failed, were cancelled, or wait for their next try.
+    """Retry those steps of a graph that failed, were cancelled, or are waiting for their next try.
 
     A completed step is only retried with --step.
 
@@ -406,7 +406,7 @@ def approve(
     note: str | None = None,
     by: By = None,
 ) -> int:
-    """Approve a step that waits for it; with --reject, the step fails.
+    """Approve a step that is waiting for approval; with --reject, the step fails.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The description of this feature."""
+"""The registration of this feature."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ GRAPHS = Feature(
                 "retry": ("cli:retry", "Retry steps, even if the graph has ended."),
                 "approve": (
                     "cli:approve",
-                    "Approve a step that waits for an approval, or reject it with --reject.",
+                    "Approve a step that is waiting for approval, or reject it with --reject.",
                 ),
                 "step": (
                     "cli:step",
-                    "Show one step: what it waits for, its errors, and its result.",
+                    "Show one step: what it is waiting for, its errors, and its result.",
                 ),
                 "render": ("cli:render", "Draw a graph for Graphviz or Mermaid."),
             },

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GraphFence:
-    """The right of a writer to change a graph.
+    """A writer's permission to change a graph.
 
     A write counts only while the graph has this attempt and this owner.
     """

@@ -1,4 +1,4 @@
-"""The record of this feature."""
+"""The registration of this feature."""
 
 from __future__ import annotations
 

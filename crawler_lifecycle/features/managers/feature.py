@@ -1,4 +1,4 @@
-"""The description of this feature."""
+"""The registration of this feature."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from .domain.manager import Job, JobState
 
 @dataclass(frozen=True, slots=True)
 class ManagerFence:
-    """The right of a writer to change a manager.
+    """A writer's permission to change a manager.
 
     A write counts only while the manager has this attempt, this owner and this generation.
     ``generation`` belongs to the process that runs the class of the manager. ``generation`` is

@@ -37,7 +37,8 @@ T = TypeVar("T")
 
 #: The maximum number of entries in a list, by field; 10,000 for other fields.
 ENTRIES_MAX = {"items": PAGE_ITEMS, "failed_outcomes": 1000}
-#: The largest number or longest string, by field; ``ID_MAX`` and ``TEXT_MAX`` for other fields.
+#: The largest number or the length of the longest string, by field; ``ID_MAX`` and ``TEXT_MAX`` for
+#: other fields.
 MOST = {
     "attempt": INT_MAX,
     "cap_key": NAME_MAX,

@@ -94,9 +94,7 @@ class FunctionProcess(PooledProcess):
     def give(self, values: Iterable[tuple[Message, Iterable[bytes]]]) -> int:
         try:
             return write_frames(self._given, values, self._rules.memory)
-        except (
-            OSError
-        ) as error:  # a lack of memory on this machine is not the fault of the function
+        except OSError as error:  # a lack of memory on this machine is not the function's fault
             raise UserCodeFailed(
                 f"its input cannot be written on this worker: {error}", missing=True
             ) from None

@@ -104,7 +104,7 @@ class HostPlatform(AskedFiles):
 
 
 class Host:
-    """Answers the calls of a worker. A call ``name`` executes the method ``do_name``.
+    """Answers a worker's calls. A call ``name`` executes the method ``do_name``.
 
     The host has at most one class and one object of the class.
     """

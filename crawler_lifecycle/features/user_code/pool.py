@@ -390,7 +390,7 @@ class Hosts:
 
 
 def _nothing() -> None:
-    """Do nothing: no caller waits for a sign of life."""
+    """Do nothing: no caller is waiting for a sign of life."""
 
 
 def no_answer(name: str, _: Message) -> Any:

@@ -198,7 +198,7 @@ class HostProcess:
             raise
 
     def failed(self, text: str, lives: bool = False) -> UserCodeFailed:
-        """Return the error of a call.
+        """Return the error for a failed call.
 
         ``lives`` is true if the user's class raised the error and the process is still alive.
         """

@@ -61,7 +61,7 @@ class UsersCode:
     async def leave(self, moved: Callable[[str], Awaitable[bool]]) -> None:
         """Notify the managers whose objects are on this worker that another worker must recreate
         these objects. A manager that is not notified finds out when its next call here gets no
-        answer. Raises ``LifecycleError``.
+        response. Raises ``LifecycleError``.
         """
         for manager_id in self.hosts.leave():
             row = await asyncio.to_thread(self._managers.get_manager, manager_id)

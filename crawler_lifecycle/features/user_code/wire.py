@@ -99,7 +99,7 @@ class Pipes:
         self._write.flush()
 
     def reply(self, message: Message) -> None:
-        """Send the end of the call after any question of another thread has been answered."""
+        """Send the end of the call after any question from another thread has been answered."""
         with self._asking:
             self.send(message)
             self.open = False
@@ -107,7 +107,7 @@ class Pipes:
     def ask(self, name: str, /, **arguments: Any) -> Any:
         """Ask the worker a question and return its answer. Any thread may ask.
 
-        Raises the error of the worker's answer, and ``ValueError`` outside of a call or in a forked
+        Raises the error in the worker's answer, and ``ValueError`` outside of a call or in a forked
         process.
         """
         if os.getpid() != self._me:

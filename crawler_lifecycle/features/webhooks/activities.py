@@ -295,7 +295,7 @@ class _Shift:
             meters.measure(meters.WEBHOOK_LAG, late.total_seconds())
 
     async def _send(self, event: Event) -> str:
-        """Deliver one event, and return the answer.
+        """Deliver one event, and return the response.
 
         An error concerns only this event, and other events are still delivered.
         """

@@ -34,9 +34,9 @@ from .domain.definition import EMAIL, WEBHOOK, WebhookSpec
 from .domain.signing import message_id, read_secret, signed_headers
 from .ports import Mailer, ReceiverGone, WebhookSender
 
-#: Seconds for one delivery, from the name lookup to the answer.
+#: Seconds for one delivery, from the name lookup to the response.
 TIMEOUT_S = 10.0
-#: Seconds for reading the answer's body.
+#: Seconds for reading the response's body.
 WORDS_S = 1.0
 #: The number of bytes of the body that are read.
 ANSWER_MAX = 1024
@@ -116,7 +116,7 @@ class HttpWebhooks:
             raise NotDelivered(f"worker {platform.node()}: {error}") from None
 
     async def addresses(self, spec: WebhookSpec) -> Sequence[str]:
-        """Return the present addresses of the webhook's host.
+        """Return the current addresses of the webhook's host.
 
         Raises ``NotDelivered`` unless all of them are allowed.
         """
@@ -183,7 +183,7 @@ class _Sender:
             async with asyncio.timeout(TIMEOUT_S):
                 answer, text = await self._post(spec, headers, body)
         except (TimeoutError, httpx.TimeoutException):
-            raise NotDelivered(f"no answer within {TIMEOUT_S:g} s") from None
+            raise NotDelivered(f"no response within {TIMEOUT_S:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise NotDelivered(_unreached(error)) from None
         _check(answer, text)
@@ -194,7 +194,7 @@ class _Sender:
     ) -> tuple[httpx.Response, str]:
         """Try the addresses in order.
 
-        Return the answer of the first address that accepts the connection, and its text.
+        Return the response of the first address that accepts the connection, and its text.
         """
         addresses = await self.outside.addresses(spec)
         whole = TIMEOUT_S
@@ -238,14 +238,14 @@ def _check(answer: httpx.Response, text: str) -> None:
     if 200 <= status < 300:
         return
     if status == httpx.codes.GONE:
-        raise ReceiverGone("the receiver answered 410, so it wants no more events")
+        raise ReceiverGone("the receiver returned 410, so it wants no more events")
     if 300 <= status < 400:
         to = _plain(answer.headers.get("location", ""))[:200]
         raise NotDelivered(
-            f"the receiver answered {status}, to {to!r}: redirects are not followed; use that "
+            f"the receiver returned {status}, to {to!r}: redirects are not followed; use that "
             "address"
         )
-    error = NotDelivered(f"the receiver answered {status}: {text or 'no text'}")
+    error = NotDelivered(f"the receiver returned {status}: {text or 'no text'}")
     asked = answer.headers.get("retry-after", "")
     if status in (429, 503) and asked.isascii() and asked.isdecimal() and len(asked) < 6:
         error.retry_after_s = float(asked)
@@ -253,7 +253,7 @@ def _check(answer: httpx.Response, text: str) -> None:
 
 
 def _unreached(error: BaseException) -> str:
-    """Return the reason for a missing answer, as a sentence."""
+    """Return the reason why there was no response, as a sentence."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -269,11 +269,11 @@ def _unreached(error: BaseException) -> str:
             )
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.ReadError | httpx.WriteError) or not str(error):
-        return "the receiver closed the connection without an answer"
+        return "the receiver closed the connection without a response"
     return f"the receiver cannot be reached: {_plain(error)}"
 
 
 def _plain(text: object) -> str:
-    """Return the text as one line without control characters."""
+    """Return the string as one line without control characters."""
     line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "")
     return "".join(c if c.isprintable() else " " for c in line)[:ANSWER_MAX].strip()

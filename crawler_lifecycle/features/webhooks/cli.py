@@ -226,7 +226,7 @@ def try_out(name: Name, /, *, by: By = None) -> int:
             error = gateway.get(KIND.path(name))["error"]
             why = f" after an event that fails: {error}" if error else ""
             text = (
-                f"event {asked['seq']} waits for its turn{why}; next: crawlctl webhook "
+                f"event {asked['seq']} is waiting for its turn{why}; next: crawlctl webhook "
                 f"deliveries {name}"
             )
             say(clean(text))

@@ -25,7 +25,7 @@ class WebhookSender(Protocol):
     """The connections to the receiver of one webhook."""
 
     async def send(self, spec: WebhookSpec, event: Event) -> str:
-        """Deliver one event within 10 seconds, and return the receiver's answer.
+        """Deliver one event within 10 seconds, and return the receiver's response.
 
         Raises ``NotDelivered``, and ``ReceiverGone`` after a 410.
         """
@@ -35,7 +35,7 @@ class Mailer(Protocol):
     """The mail server of the installation."""
 
     async def mail(self, to: Sequence[str], alert: Alert, id: str) -> str:
-        """Send one e-mail within 10 seconds, and return the server's answer.
+        """Send one e-mail within 10 seconds, and return the server's response.
 
         ``id`` is the same for every try. Raises ``NotDelivered``.
         """
@@ -109,7 +109,7 @@ class DeliveryAttempt:
     seq: int
     error: str | None = None
     answer: str | None = None
-    """The answer of a receiver that accepted a test."""
+    """The response from a receiver that accepted a test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class WebhookDelivery:
     """``delivered``, ``failed`` (it is retried) or ``skipped`` (it is not retried)."""
     tries: int
     error: str | None
-    """The reason for a failure, or the receiver's answer to a delivered test."""
+    """The reason for a failure, or the receiver's response to a delivered test."""
     delivered_at: datetime | None
 
 

@@ -126,7 +126,7 @@ class WebhookStore(NamedPart[WebhookRow]):
     def _defined(
         self, conn: Connection, found: dict[Any, Any] | None, now: datetime, *, anew: bool
     ) -> Change:
-        # The present deliverer has the old definition, so it loses the right to deliver.
+        # The current deliverer has the old definition, so it may no longer deliver.
         new: dict[str, Any] = dict.fromkeys(("failing_since", "error", "follower"))
         if anew:
             new |= {"through_seq": _newest(conn), "webhook_uid": self.new_uid(), "created_at": now}
@@ -275,7 +275,7 @@ class WebhookStore(NamedPart[WebhookRow]):
     ) -> WebhookRow:
         """Record tries, and the number ``through_seq`` up to which every event is settled.
 
-        ``settled`` is true if no failed event waits for another try. Raises ``Fenced`` if the
+        ``settled`` is true if no failed event is waiting for another try. Raises ``Fenced`` if the
         webhook now has another deliverer, or was deleted.
         """
         with self._db.writing() as conn:

@@ -31,8 +31,8 @@ _TEXTS = etree.XPath(
 
 
 def too_much(text: str) -> str | None:
-    """Return why the page has too many tags or attributes to be parsed; ``None`` if it can be
-    parsed.
+    """Return the reason why the page has too many tags or attributes to be parsed; ``None`` if it
+    can be parsed.
     """
     text = text.replace("\0", "")  # the parser removes these characters, too
     tags = text.count("<")

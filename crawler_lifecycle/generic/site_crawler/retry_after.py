@@ -35,7 +35,7 @@ def seconds_of(header: bytes | None, now: float) -> float:
 
 
 class RetryAfter:
-    """Pauses the whole crawl if a server answers 429 or 503 with a ``Retry-After``.
+    """Pauses the whole crawl if a server responds with 429 or 503 with a ``Retry-After``.
 
     The engine pauses, and the request to be retried stays in the queue. So a stop during the pause
     works as usual, and a resumed crawl sends the request. Scrapy's own retry middleware runs after

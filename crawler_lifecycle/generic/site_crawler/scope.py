@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
 
-#: The default limit on the number of addresses. This limit ends a crawl that is caught in a trap,
-#: such as an endless calendar or a query string that gets longer and longer.
+#: The default limit on the number of URLs. This limit ends a crawl that is caught in a trap, such
+#: as an endless calendar or a query string that gets longer and longer.
 MAX_PAGES = 10_000
 #: The maximum length of an address. Addresses that exceed this length come from loops, and servers
 #: refuse them.
@@ -27,7 +27,7 @@ Facts = tuple[str, int, "str | None"]
 #: The values of the argument ``save``: keep the HTML or the text of each page.
 SAVES = ("html", "text")
 
-#: Arguments by name, as text.
+#: Arguments by name, as strings.
 Given = Mapping[str, "str | None"]
 
 _PORTS = {"http": 80, "https": 443}

@@ -9,7 +9,7 @@ USER_AGENT = "crawler-lifecycle-site/1.0 (follows the links of one site; obeys r
 ROBOTSTXT_OBEY = True
 CONCURRENT_REQUESTS_PER_DOMAIN = 8
 
-# A larger response is hardly a readable page. A server that does not answer must not delay other
+# A larger response is hardly a readable page. A server that does not respond must not delay other
 # requests for long.
 DOWNLOAD_MAXSIZE = 16 * 1024 * 1024
 DOWNLOAD_WARNSIZE = 0

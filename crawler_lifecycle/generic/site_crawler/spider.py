@@ -38,15 +38,14 @@ logger = logging.getLogger(__name__)
 
 
 class SiteSpider(Spider):
-    """Follows every link on the start's host, and creates an item for each HTML page of any status.
+    """Follows every link on the host of the start URL, and creates an item for each HTML page,
+    whatever its status.
 
-    ``-a start=URL`` the first address (required)
-    ``-a max_pages=10000`` limit of requested addresses, including dead links and redirects
-    ``-a max_depth=3`` maximum number of links from the start to a page
-    ``-a allow=REGEX``, ``-a deny=REGEX`` follow only addresses that match ``allow`` and do not
-    match ``deny``
-    ``-a delay=0.5`` seconds between two requests
-    ``-a save=html`` (or ``text``) also keep each page with status 200, as HTML or only its text
+    ``-a start=URL`` the first URL (required) ``-a max_pages=10000`` maximum number of URLs to
+    request, including dead links and redirects ``-a max_depth=3`` maximum number of links from the
+    start to a page ``-a allow=REGEX``, ``-a deny=REGEX`` follow only addresses that match ``allow``
+    and do not match ``deny`` ``-a delay=0.5`` seconds between two requests ``-a save=html`` (or
+    ``text``) also keep each page with status 200, as HTML or only its text
     """
 
     name = "site"
@@ -65,7 +64,7 @@ class SiteSpider(Spider):
         super().__init__(**kwargs)
         limits = {"max_pages": max_pages, "max_depth": max_depth, "allow": allow, "deny": deny}
         self.scope = Scope.read(start, **limits, delay=delay, save=save)
-        # If there is a job folder, Scrapy replaces this with the stored state. Then a resumed crawl
+        # If there is a job folder, Scrapy replaces this with the stored state. A resumed crawl then
         # does not request the same addresses again, and its limit includes them.
         self.state: dict[str, Any] = {}
 
@@ -186,18 +185,18 @@ class SiteSpider(Spider):
         assert request is not None
         start = response.meta["hops"] == 0
         if target is None:
-            return [(request, f"{status} leads nowhere: {shown!r}")]
+            return [(request, f"{status} redirects to no valid URL: {shown!r}")]
         if not self.scope.inside(target):
-            return [(request, f"{status} leads out of the site: {shown}")]
+            return [(request, f"{status} redirects to a different site: {shown}")]
         if len(target) > URL_MAX:
             return [
                 (
                     request,
-                    f"{status} leads to an address of more than {URL_MAX} characters: {shown}",
+                    f"{status} redirects to a URL longer than {URL_MAX} characters: {shown}",
                 )
             ]
         if not start and not self.scope.wanted(target):
-            return [(request, f"{status} leads to an address that allow or deny excludes: {shown}")]
+            return [(request, f"{status} redirects to a URL that allow or deny excludes: {shown}")]
         mark = self._mark(request)
         other = self._mark(self._request(target, 0, None))
         caught = Redirects(self.state).add(
@@ -205,7 +204,7 @@ class SiteSpider(Spider):
         )
         if caught:
             return [
-                (self._request(*each), f"{status} leads into a loop of redirects: {shown}")
+                (self._request(*each), f"{status} redirects into a loop: {shown}")
                 for each in caught
             ]
         if other in self._asked():
@@ -328,6 +327,6 @@ class SiteSpider(Spider):
         """
         if self.state.get("cut_off"):
             logger.warning(
-                "max_pages=%d was reached, and there are more addresses", self.scope.max_pages
+                "max_pages=%d was reached, and there are more URLs", self.scope.max_pages
             )
             raise CloseSpider(CUT_OFF)

@@ -155,7 +155,7 @@ def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
 
 
 def _check_arguments(spider: Any, args: dict[str, str]) -> str:
-    """Return why the spider does not accept these arguments; the text is empty if the spider
+    """Return the reason why the spider does not accept these arguments; an empty string if it
     accepts them.
 
     If the project defines its own ``from_crawler``, that method may supply missing arguments, so

@@ -83,8 +83,8 @@ def _keep_feeds(settings: Any) -> None:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value that JSON cannot represent, such as the bytes of a page, as a text of at most
-    1,000 characters.
+    """Return a value that JSON cannot represent, such as the bytes of a page, as a string of at
+    most 1,000 characters.
     """
     try:
         return ScrapyJSONEncoder().default(value)

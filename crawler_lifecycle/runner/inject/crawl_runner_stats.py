@@ -10,7 +10,7 @@ signals. A thread writes the file, so it works with any reactor or none. The cou
 - bytes: response bytes
 
 A counter that the project's stats collector does not have is left out. If a spider sets the stat
-``message``, people see its text. When the spider closes, ``scrapystats`` is set to all numbers in
+``message``, people see its value. When the spider closes, ``scrapystats`` is set to all numbers in
 its stats, the most important ones first, and ``saved`` states whether the job folder contains
 everything that a resume needs.
 """

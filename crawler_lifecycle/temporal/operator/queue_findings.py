@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.plurals import count
 
 from .task_queues import POLLED_S, Queue, Version
 
-#: If work waits longer than this number of seconds, the workers cannot keep up.
+#: If work has been waiting for longer than this number of seconds, the workers cannot keep up.
 BACKLOG_AGE_S = 60.0
 _USER_CODE = "crawlctl worker user-code, with your modules in LIFECYCLE_USER_CODE__MODULES; "
 _USER_CODE += "only needed for managers and functions of your own"
@@ -43,7 +43,8 @@ def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> Q
     """Return a finding about the workers of a queue.
 
     ``role`` is the role of the workers that serve the queue. ``unreachable`` is the fix if the
-    server does not describe the queue. With ``told``, the text contains how much work waits.
+    server does not describe the queue. If ``told`` is true, the sentence states how much work is
+    waiting.
     """
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:
@@ -88,7 +89,9 @@ def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> Q
 def _nobody(queue: Queue, role: str, what: str, waiting: str, gone: float | None) -> QueueFinding:
     seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
     if queue.name not in _SELDOM:
-        return QueueFinding("bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
+        return QueueFinding(
+            "bad", f"no worker polls {what}{seen}{waiting}", f"crawlctl worker {role}"
+        )
     text = f"no worker with the {role} role polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
     return QueueFinding(
         "bad" if queue.backlog or gone is not None else "warn", text, _SELDOM[queue.name]

@@ -25,7 +25,7 @@ class Server:
     """A namespace of a Temporal server.
 
     Methods raise ``TemporalUnavailable`` if a call is not answered within ``call_s`` seconds, and
-    its subclass ``TemporalRefused`` if the server answers with an error.
+    its subclass ``TemporalRefused`` if the server responds with an error.
     """
 
     def __init__(self, client: Client, call_s: float) -> None:
@@ -121,8 +121,8 @@ async def register_search_attributes(client: Client) -> list[str]:
 
 
 def registration_command(namespace: str) -> str:
-    """Return the command that registers our search attributes, for an operator with more rights
-    than this process.
+    """Return the command that registers our search attributes, for an operator who has more
+    permissions than this process.
     """
     pairs = " ".join(f"--name {name} --type {kind}" for name, kind in SEARCH_ATTRIBUTES.items())
     return f"temporal operator search-attribute create --namespace {namespace} {pairs}"

@@ -92,7 +92,7 @@ async def describe_queues(
 ) -> list[Queue]:
     """Return facts about these queues of workflows and of activities.
 
-    A queue without an answer has a ``problem``.
+    A queue without a response has a ``problem``.
     """
     wanted = [(queue, "workflows", TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW) for queue in workflows]
     wanted += [
@@ -163,7 +163,7 @@ async def _takes_beats(client: Client, call_s: float) -> bool:
 
 async def _beats(client: Client, call_s: float) -> Beats | None:
     """Return the latest heartbeat of each worker, by task queue and identity; ``None`` if the
-    server does not answer.
+    server does not respond.
     """
     found: Beats = {}
     request = ListWorkersRequest(namespace=client.namespace, page_size=PAGE)

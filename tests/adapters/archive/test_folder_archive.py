@@ -697,7 +697,7 @@ def test_archives_in_a_folder_that_is_away_are_not_gone(
     _store(archive, folder)
     away = archive.root.rename(archive.root.with_name("away"))
     with pytest.raises(
-        NotDelivered, match=r"mount or make the folder that LIFECYCLE_ARCHIVE__URL names"
+        NotDelivered, match=r"mount or create the folder named by LIFECYCLE_ARCHIVE__URL"
     ):
         archive.remove(run_ref(7))
     assert list(away.iterdir())

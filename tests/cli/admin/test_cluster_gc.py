@@ -335,7 +335,7 @@ def test_no_database_no_removal(
         (
             "CLUSTER__VOLUME_PATH",
             None,
-            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them",
+            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: neither is set",
         ),
         (
             "CLUSTER__FILES_URL",

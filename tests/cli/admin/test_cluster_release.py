@@ -161,7 +161,7 @@ def test_twice_is_no_error(api: FakeApiServer, release: Any) -> None:
     assert release("--yes").code == Exit.DONE
     again = release("--yes")
     assert again.code == Exit.DONE
-    assert "no pod in crawls waits for our finalizer" in again.err
+    assert "no pod in crawls is waiting for our finalizer" in again.err
 
 
 def test_a_namespace_that_is_not_there_is_no_empty_success(
@@ -229,7 +229,7 @@ def test_a_cluster_that_does_not_answer(
     api.faults.add("GET", r"/pods", Silence(2.0), times=None)
     done = release("--yes")
     assert done.code == Exit.UNREACHABLE
-    assert "the cluster does not answer" in done.err
+    assert "the cluster does not respond" in done.err
     missing = release("--kubeconfig", str(tmp_path / "none"))
     assert missing.code == Exit.USAGE
     assert "is not a file" in missing.err

@@ -94,5 +94,5 @@ def test_a_database_of_an_older_build_is_named_and_created_anew_on_demand_alone(
     for verb in ("check", "upgrade"):
         done = db(url, verb)
         assert (done.returncode, "but lacks table graph;" in done.stderr) == (4, True), done.stderr
-    assert "created anew" in db(url, "upgrade", "--recreate").stderr
+    assert "recreated" in db(url, "upgrade", "--recreate").stderr
     assert db(url, "check").returncode == 0

@@ -127,7 +127,7 @@ def test_nobody_listens(api: FakeApiServer, tmp_path: Path, closed_port: Callabl
     )
     ((level, text),) = of(look(api, kubeconfig=file), "cluster")
     assert level == "bad"
-    assert "the Kubernetes API did not answer" in text
+    assert "the Kubernetes API did not respond" in text
 
 
 def test_no_kubeconfig(api: FakeApiServer, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_no_kubeconfig(api: FakeApiServer, tmp_path: Path) -> None:
 def test_the_cluster_does_not_know_us(api: FakeApiServer) -> None:
     api.tokens = set()
     ((level, text),) = of(look(api), "cluster")
-    assert (level, "rejects our credentials" in text) == ("bad", True)
+    assert (level, "rejected our credentials" in text) == ("bad", True)
 
 
 def test_a_cluster_that_falls_silent_says_so_once(api: FakeApiServer) -> None:

@@ -427,7 +427,7 @@ def test_a_check_that_crashes_or_hangs_hides_no_other(monkeypatch: pytest.Monkey
         ("crashes", "bad"),
         ("fine", "ok"),
     ]
-    assert "no answer within 60 s" in lines[0].text
+    assert "no response within 60 s" in lines[0].text
     assert "ZeroDivisionError" in lines[1].text
     assert SECRET not in lines[1].text
     assert lines[2].fix is None
@@ -599,7 +599,7 @@ def test_a_worker_that_died_is_no_poller() -> None:
     )
     assert (line.level, line.text) == (
         "bad",
-        f"nobody polls {names.QUEUE_CONTROL} (activities): last seen 9 s ago",
+        f"no worker polls {names.QUEUE_CONTROL} (activities): last seen 9 s ago",
     )
     line = temporal.queue_line(Queue(names.QUEUE_CONTROL, "activities", [dead, *_pollers(1)]))
     assert line.level == "ok"

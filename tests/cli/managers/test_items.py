@@ -160,7 +160,7 @@ def test_standard_input_is_sent_while_it_comes(
     result = crawlctl(*START, "-")
     assert result.code == 2
     assert f"standard input, line {PAGE_ITEMS * 2 + 1}: not valid JSON" in result.err
-    assert "manager 3 has 500 items and waits for more" in result.err
+    assert "manager 3 has 500 items and is waiting for more" in result.err
     assert [body["seal"] for body in taken.values()] == [False]
 
 

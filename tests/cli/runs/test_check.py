@@ -338,7 +338,7 @@ def test_a_task_that_does_not_execute(gateway: respx.MockRouter, crawlctl: Crawl
     code, document, err = check(gateway, crawlctl, Shop(started=False))
     assert (code, [line["check"] for line in document["checks"]]) == (1, ["executes"])
     assert "4 of 4 slots in use" in document["checks"][0]["text"]
-    assert "run 1 is asked to stop" in err
+    assert "run 1 was asked to stop" in err
 
 
 def test_people_read_each_line_with_its_fix(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

@@ -191,7 +191,7 @@ def test_usage_errors(
             ["is not a gateway of crawler-lifecycle"],
         ),
         (httpx.ConnectError("refused"), 8, ["crawlctl dev", "--gateway"]),
-        (httpx.ReadTimeout("slow"), 8, ["no answer within"]),
+        (httpx.ReadTimeout("slow"), 8, ["no response within"]),
     ],
 )
 def test_exit_codes_of_refusals(

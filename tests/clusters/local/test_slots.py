@@ -173,7 +173,7 @@ def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(
     states = [answer.state for answer in fixture.deploy(SLEEP, range(5))]
     assert states == ["existing", "created", "created", "deferred", "deferred"]
     [deferred] = fixture.deploy(SLEEP, range(4, 5))
-    assert deferred.reason == "2 tasks already wait for a slot"
+    assert deferred.reason == "2 tasks are already waiting for a slot"
     assert fixture.poll(4).phase is Phase.ABSENT
     fixture.cluster.stop(run_ref(RUN), fixture.ref(1))
     fixture.until(Phase.ENDED, 1)

@@ -509,7 +509,7 @@ def test_a_graft_is_attached_once(harness: Harness) -> None:
     graphed.begin(done=[graphed.end(work)])
     with pytest.raises(Fenced):
         graphs.begin_graft(graphed.id, 0, 1, spec, "d1")
-    assert graphed.step("z").state is S.SUSPENDED, "it waits for all that was grafted"
+    assert graphed.step("z").state is S.SUSPENDED, "it is waiting for all that was grafted"
     [y] = graphs.list_steps(graphed.id, paths=["f/in/y"])
     assert graphs.context(graphed.id, y.number) == [b'{"c":1}']
     assert graphed.execute(batch.number) == ["f/x", "f/in/y", "z"]
@@ -1008,7 +1008,7 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(
     else:
         assert sorted(graphed.execute()) == ["a", "b", "g/x"], "what does not wait for it goes on"
         assert graphed.states()["z"] == S.SUSPENDED
-        assert (graphs.load(graphed.id).waiting(5) or "").startswith('it waits for "g"')
+        assert (graphs.load(graphed.id).waiting(5) or "").startswith('it is waiting for "g"')
         assert re.match(f'step "g/y": {told}', graphed.row.waiting_for or "")
     for ask in asks:
         with pytest.raises(RowUnreadable, match=told):

@@ -613,7 +613,7 @@ def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock
                 big, [seen(t, phase, clock.now, uid=t.uid, node=node, reason=reason) for t in tasks]
             )
 
-        poll("n1", "Node n1 prepares the pod")
+        poll("n1", "Node n1 is preparing the pod")
         assert harness.deploy(big) == [3, 4, 5], "what has a node waits for no place"
         poll("n1")
         assert harness.deploy(big) == [6, 7, 8, 9, 10, 11], "it grows as long as there is room"

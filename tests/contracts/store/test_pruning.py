@@ -594,7 +594,7 @@ def test_news_of_webhooks_go_by_their_own_age(
     store.webhooks.follow_webhook("shop", "f")
     test = store.webhooks.test_webhook("shop", "ann")
     changed = [e.seq for e in store.events.events_after(0, 1000, fence.run_id) if e.type in NEWS]
-    tried = [DeliveryAttempt(seq, "the receiver answered 503") for seq in [*changed, test.seq]]
+    tried = [DeliveryAttempt(seq, "the receiver returned 503") for seq in [*changed, test.seq]]
     store.webhooks.note_tries(hook.webhook_id, "f", tried, 0, settled=False)
     harness.clock.forward(100 * DAY)
     young = store.webhooks.test_webhook("shop", "ann")

@@ -109,7 +109,7 @@ for _ in range(100_000):
             [step("a"), step("a")],
             r'step "a": this name already exists; use each name only once per level',
         ),
-        ([step("g/x")], r'step "g/x": there is no graph "g" before it'),
+        ([step("g/x")], r'step "g/x": graph "g" does not precede it'),
         ([step("a"), step("a/b")], r'step "a/b": "a" is not a graph'),
         (deep(21), r"graphs may be 20 levels deep"),
         ([step("/".join(["d" * 200] * 5) + "/x")], r"at most 1000 characters"),

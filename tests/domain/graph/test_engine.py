@@ -108,7 +108,8 @@ def test_a_graph_is_one_node_to_those_around_it() -> None:
     )
     assert states(one)["extract/get"] == "suspended"
     assert (
-        one.waiting(at(one, "extract/get")) == 'its graph "extract" waits for "setup" (available)'
+        one.waiting(at(one, "extract/get"))
+        == 'its graph "extract" is waiting for "setup" (available)'
     )
     assert run(one) == ["setup", "extract/get", "extract/turn", "extract/deep/x", "done"]
     assert states(one)["extract"] == "completed"
@@ -156,7 +157,7 @@ def test_a_graft_holds_back_whoever_waits_until_everything_in_it_has_ended() -> 
     assert states(one)["notify"] == "completed"
     assert one.waiting(
         notify
-    ) == 'it waits for steps in it: "notify/1" (available), "notify/more" (executing), ' + (
+    ) == 'it is waiting for steps in it: "notify/1" (available), "notify/more" (executing), ' + (
         '"notify/3" (suspended)'
     )
     deeper = begin(one, "notify/more/2")
@@ -195,7 +196,7 @@ def test_a_missing_dependency_is_waited_for_in_sight_and_may_be_appended() -> No
     """``check_deps=False``; O-02."""
     one = graph(step("a", "late"), step("b", "a"), check_deps=False)
     assert run(one) == []
-    assert one.waiting(0) == 'it waits for "late", which has not been appended yet'
+    assert one.waiting(0) == 'it is waiting for "late", which has not been appended yet'
     with pytest.raises(InvalidRequest, match=r'"a" waits for "late" waits for "b" waits for "a"'):
         one.add([step("late", "b")])
     one.add([step("late")])
@@ -241,7 +242,7 @@ def test_what_executes_is_cancelled_at_once_and_proved_later() -> None:
     assert one.steps[0].ending
     assert (
         one.waiting(0)
-        == "it was cancelled, and waits for proof that none of its work is still running"
+        == "it was cancelled, and is waiting for proof that none of its work is still running"
     )
     with pytest.raises(InvalidRequest, match='step "fetch": it was cancelled and may still run'):
         one.retry([0], cascade=True)
@@ -381,7 +382,7 @@ def test_snoozed_and_retried_steps_wait_for_their_time() -> None:
     begin(one, "a")
     end(one, "a", S.SCHEDULED, not_before=later)
     assert (one.steps[0].state, one.steps[0].tries, one.steps[0].attempt) == (S.SCHEDULED, 0, 1)
-    assert one.waiting(0) == "it waits for its time at 2026-03-01 12:00:30 UTC"
+    assert one.waiting(0) == "it is waiting for its time at 2026-03-01 12:00:30 UTC"
     picked = one.pick(NOW, batches=9, begin=9)
     assert (picked.again_at, list(picked.batches)) == (later, [])
     picked = one.pick(later, batches=9, begin=9)
@@ -452,7 +453,7 @@ def test_an_approval_waits_for_somebody_and_takes_no_slot() -> None:
     assert (
         one.waiting(0)
         == one.steps[0].reason
-        == "it waits for an approval: crawlctl graph approve 'g 1' 'ask me'"
+        == "it is waiting for an approval: crawlctl graph approve 'g 1' 'ask me'"
     )
     assert one.waits(called=False) == f'step "ask me": {one.steps[0].reason}'
     assert ApproveStep(step="ask me", requested_by="ada", note="go", at=NOW).apply(one) == 1
@@ -528,7 +529,7 @@ def test_a_cancelled_approval_has_ended_at_once() -> None:
         (
             "later",
             NotInThisState,
-            r'it is suspended \(it waits for "a" \(available\)\); decide when it waits',
+            r'it is suspended \(it is waiting for "a" \(available\)\); decide when it is waiting',
         ),
     ],
 )

@@ -97,9 +97,9 @@ def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for
         1,
         1,
     )
-    assert one.waiting(0) == "it waits for a worker"
-    assert one.waiting(1) == "it waits for a free worker with the role user-code"
-    assert one.waiting(4) == "it waits to be started"
+    assert one.waiting(0) == "it is waiting for a worker"
+    assert one.waiting(1) == "it is waiting for a free worker with the role user-code"
+    assert one.waiting(4) == "it is waiting to be started"
 
 
 def test_caps_hold_for_everything_in_a_graph() -> None:
@@ -115,8 +115,8 @@ def test_caps_hold_for_everything_in_a_graph() -> None:
     )
     picked = one.pick(NOW, batches=9, begin=9)
     assert [one.steps[n].path for n in picked.begin] == ["g/h/1", "g/a", "free"]
-    assert one.waiting(3) == 'it waits for one of the 1 slots of "g/h"'
-    assert one.waiting(5) == 'it waits for one of the 2 slots of "g"'
+    assert one.waiting(3) == 'it is waiting for one of the 1 slots of "g/h"'
+    assert one.waiting(5) == 'it is waiting for one of the 2 slots of "g"'
     one.cancel([2], "no")
     assert list(one.pick(NOW, batches=9, begin=9).begin) == []  # it may run still
     end(one, "g/h/1")
@@ -129,7 +129,7 @@ def test_caps_hold_for_everything_in_a_graph() -> None:
 def test_a_call_takes_one_place_however_many_steps_it_has() -> None:
     one = graph(group("g", max_parallel=2), *(step(f"g/{n}") for n in range(200)))
     assert [len(steps) for steps in calls(one)] == [7, 7]
-    assert one.waiting(50) == 'it waits for one of the 2 slots of "g"'
+    assert one.waiting(50) == 'it is waiting for one of the 2 slots of "g"'
     one.released([1])
     assert [len(steps) for steps in calls(one)] == [7]
     assert states(one)["g"] == "executing"
@@ -144,7 +144,7 @@ def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
         *(step(str(n), resources=third) for n in range(4)), step("all", resources=({"db": "1"},))
     )
     assert calls(one) == [["0"], ["1"], ["2"]]
-    assert one.waiting(3) == "it waits for 1/3 of db (0 free)"
+    assert one.waiting(3) == "it is waiting for 1/3 of db (0 free)"
     begin(one, "0")
     end(one, "0")
     assert calls(one) == [["3"]]
@@ -160,7 +160,8 @@ def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
         1,
     ]
     assert (
-        either.waiting(2) == "it waits for 1 of a (0 free) and 1 of b (0 free) or 2 of c (1 free)"
+        either.waiting(2)
+        == "it is waiting for 1 of a (0 free) and 1 of b (0 free) or 2 of c (1 free)"
     )
     end(either, "x", StepState.RETRYABLE)
     assert [either.steps[n].path for n in either.pick(NOW, batches=9, begin=9).begin] == ["x"]
@@ -171,4 +172,4 @@ def test_a_pool_that_was_declared_keeps_its_size() -> None:
     one = graph(*(step(n, resources=({"db": "1"},)) for n in "abc"), pools={"db": "1"})
     one.steps[2].resources = ((("db", "2"),),)
     assert calls(one) == [["a"]]
-    assert one.waiting(2) == "it waits for 2 of db (0 free)"
+    assert one.waiting(2) == "it is waiting for 2 of db (0 free)"

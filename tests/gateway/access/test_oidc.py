@@ -310,10 +310,10 @@ def test_while_the_issuer_is_away_known_keys_count_for_a_day(desk: Desk) -> None
     desk.issuer.faults.extend([Answer(503)] * 50)
     unknown = ask(api, desk.issuer.token(kid="two"))
     assert (unknown.status_code, unknown.json()["code"]) == (503, "issuer_unavailable")
-    assert "answers HTTP 503" in unknown.text
+    assert "returned HTTP 503" in unknown.text
     assert ask(api, desk.issuer.token()).status_code == 200
     seen = api.get("/readyz", headers=desk.keys.headers("read"))
-    assert (seen.status_code, "answers HTTP 503" in seen.json()["checks"]["issuer"]) == (200, True)
+    assert (seen.status_code, "returned HTTP 503" in seen.json()["checks"]["issuer"]) == (200, True)
     assert "HTTP 503" not in api.get("/readyz").text
     desk.monotonic += STALE_S
     assert ask(api, desk.issuer.token()).json()["code"] == "issuer_unavailable"
@@ -411,11 +411,11 @@ def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
     desk: Desk, tmp_path: Path
 ) -> None:
     for fault, words in [
-        (Answer(404), "answers HTTP 404"),
-        (Answer(302, headers={"Location": f"{desk.issuer.url}/elsewhere"}), "answers HTTP 302"),
-        (Answer(body=b"<html>"), "no usable answer"),
-        (Answer(body=b"[" * 100_000), "no usable answer"),
-        (Answer(body=b" " * (ANSWER_MAX + 1)), "answers with more than"),
+        (Answer(404), "returned HTTP 404"),
+        (Answer(302, headers={"Location": f"{desk.issuer.url}/elsewhere"}), "returned HTTP 302"),
+        (Answer(body=b"<html>"), "no usable response"),
+        (Answer(body=b"[" * 100_000), "no usable response"),
+        (Answer(body=b" " * (ANSWER_MAX + 1)), "returned more than"),
         (
             Answer(body=b'{"issuer": "https://evil.example"}'),
             "calls itself 'https://evil.example'; set LIFECYCLE_OIDC",
@@ -426,9 +426,9 @@ def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
                     {"issuer": desk.issuer.issuer, "token_endpoint": "file:///x"}
                 ).encode()
             ),
-            "no address",
+            "does not give an address",
         ),
-        ("drop", "no usable answer"),
+        ("drop", "no usable response"),
     ]:
         desk.issuer.faults.extend([fault] * 50)
         api = desk.open()
@@ -467,7 +467,7 @@ async def test_a_flood_of_wrong_codes_loads_no_certificates(
     )
     provider = Provider("https://localhost:1", "crawls", None)
     for _ in range(3):
-        with pytest.raises(IssuerUnavailable, match="no usable answer"):
+        with pytest.raises(IssuerUnavailable, match="no usable response"):
             await provider.redeem({"token_endpoint": "https://localhost:1/token"}, code="wrong")
     assert len(loaded) == 1
 
@@ -680,10 +680,10 @@ def test_with_the_issuer_away_who_is_in_stays_in_and_nobody_new_comes(desk: Desk
     login = browser.cookies["crawl_login"]
     desk.issuer.faults.extend([Answer(500)] * 50)
     refused = back(browser, address)
-    assert (refused.status_code, "answers HTTP 500" in refused.text) == (503, True)
+    assert (refused.status_code, "returned HTTP 500" in refused.text) == (503, True)
     browser.cookies.clear()
     led = browser.get("/login/oidc")
-    assert (led.status_code, "answers HTTP 500" in led.text) == (503, True)
+    assert (led.status_code, "returned HTTP 500" in led.text) == (503, True)
     assert browser.post("/login", data={"token": desk.keys.tokens["read"]}).status_code == 303
     browser.cookies.set("crawl_login", login)
     assert browser.get("/").status_code == 200

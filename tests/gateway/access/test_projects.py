@@ -369,7 +369,8 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(apis: Apis)
     )
     assert f"run {RUN}" in mine["getHealth"].text, "its poll is overdue"
     assert (
-        "nobody polls crawler-lifecycle-cluster (activities), work waits" in mine["getHealth"].text
+        "no worker polls crawler-lifecycle-cluster (activities), work waits"
+        in mine["getHealth"].text
     )
     uids = [apis.harness.run(RUN).run_uid, apis.harness.manager(MANAGER).manager_uid]
     assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), (

@@ -292,9 +292,9 @@ def test_functions_that_no_worker_takes_are_waited_for_in_sight(
     graphed.advance()
     assert "no worker has begun" in client.get("/v1/graphs/g").json()["waiting"]
     one = client.get("/v1/graphs/g/step?path=a").json()
-    assert one["reason"] == 'it waits for a free worker of the pool "nobodys"'
+    assert one["reason"] == 'it is waiting for a free worker of the pool "nobodys"'
     listed = client.get("/v1/graphs/g/steps?path=a&path=b").json()["steps"]
-    assert [listed[0], listed[1]["reason"]] == [one, 'it waits for "a" (available)']
+    assert [listed[0], listed[1]["reason"]] == [one, 'it is waiting for "a" (available)']
     graphed.begin(*graphed.work(1))
     assert client.get("/v1/graphs/g").json()["waiting"] is None
 
@@ -448,7 +448,7 @@ def test_an_approval_is_decided_once(harness: Harness, client: TestClient) -> No
     graphed = sent(harness, client, [approval("g 1"), step("a", "g 1"), approval("late", "a")])
     graphed.advance()
     waiting = client.get("/v1/graphs/g").json()["waiting"]
-    assert waiting == "step \"g 1\": it waits for an approval: crawlctl graph approve g 'g 1'"
+    assert waiting == "step \"g 1\": it is waiting for an approval: crawlctl graph approve g 'g 1'"
 
     def decide(**body: Any) -> Any:
         return client.post("/v1/graphs/g/approve", json={"requested_by": "ada", **body})
@@ -465,7 +465,7 @@ def test_an_approval_is_decided_once(harness: Harness, client: TestClient) -> No
         (
             {"step": "late"},
             409,
-            'it is suspended (it waits for "a" (suspended)); decide when it waits',
+            'it is suspended (it is waiting for "a" (suspended)); decide when it is waiting',
         ),
     ):
         refused = decide(**body)

@@ -58,7 +58,7 @@ def test_deliveries_are_listed_the_latest_first(harness: Harness) -> None:
         row = harness.store.webhooks.follow_webhook("shop", "f")
         assert row is not None
         tried = [
-            DeliveryAttempt(seq, "the receiver answered 500: no" if seq == seqs[2] else None)
+            DeliveryAttempt(seq, "the receiver returned 500: no" if seq == seqs[2] else None)
             for seq in seqs
         ]
         harness.store.webhooks.note_tries(row.webhook_id, "f", tried, seqs[1], settled=False)
@@ -73,7 +73,7 @@ def test_deliveries_are_listed_the_latest_first(harness: Harness) -> None:
         [failed] = ok(client.get(f"{PATH}/deliveries", params={"status": "failed"}))["deliveries"]
         assert (failed["seq"], failed["error"], failed["tries"]) == (
             seqs[2],
-            "the receiver answered 500: no",
+            "the receiver returned 500: no",
             1,
         )
         found = ok(client.get(PATH))

@@ -217,7 +217,7 @@ async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(
     g = graph_testbed(real_testbed)
     async with g.working():
         handle = await g.start([approval("ask"), step("then", "ask"), approval("again", "then")])
-        waiting = "it waits for an approval: crawlctl graph approve nightly"
+        waiting = "it is waiting for an approval: crawlctl graph approve nightly"
         await g.snapshot_where(handle, lambda s: waiting in str(s.waiting))
         for payload in (
             None,

@@ -168,7 +168,7 @@ async def test_one_that_is_down_delays_no_other_and_misses_nothing(hooks: Any) -
     await well.settled()
     assert set(told) <= set(well.receiver.seqs())
     row = await down.testbed.until(lambda: down.row if down.row.failing_since else None)
-    assert (down.receiver.taken, row.error) == ([], "the receiver answered 503: closed")
+    assert (down.receiver.taken, row.error) == ([], "the receiver returned 503: closed")
     down.receiver.answer = Answer(200, b"")
     await down.settled()
     assert set(told) <= set(down.receiver.seqs())

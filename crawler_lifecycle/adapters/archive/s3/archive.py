@@ -90,7 +90,7 @@ class S3Archive:
         key = self._key(url)
         answer = self.bucket.get(key, _READING, Range=f"bytes={place}-{place + limit - 1}")
         # A service that ignores the range sends the whole archive without ``ContentRange``. The
-        # body of such an answer is not read.
+        # body of such a response is not read.
         whole = str(answer.get("ContentRange") or "").rpartition("/")[2]
         if not whole.isdecimal():
             answer["Body"].close()
@@ -116,7 +116,7 @@ class S3Archive:
     def check(self) -> str:
         """Try every call that an export makes, with a probe object.
 
-        Returns a text about the destination of archives.
+        Returns a description of the destination of archives.
 
         Raises ``NotDelivered`` with the failed call and the fix.
         """

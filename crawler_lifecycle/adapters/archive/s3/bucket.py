@@ -80,7 +80,7 @@ class Bucket:
         return f"s3://{self.name}/{key}"
 
     def get(self, key: str, what: str, **options: str) -> Any:
-        """Return the answer to a request for an object. Raises ``NotDelivered``."""
+        """Return the response to a request for an object. Raises ``NotDelivered``."""
         with self.reporting(what, self.url(key)):
             return self.client.get_object(Bucket=self.name, Key=key, **options)
 

@@ -82,7 +82,7 @@ _LOCAL_FIXES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
         (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError),
         "check AWS_ENDPOINT_URL, AWS_REGION and the network",
     ),
-    (ResponseParserError, "this is not an answer from S3; check AWS_ENDPOINT_URL"),
+    (ResponseParserError, "this is not a response from S3; check AWS_ENDPOINT_URL"),
     (exceptions.HTTPClientError, "the connection broke; the request is repeated later"),
 )
 
@@ -91,8 +91,8 @@ _USER_IN_URL = re.compile(r"//[^/@\s]+@")
 
 
 def code_of(error: Exception) -> str:
-    """Return S3's own code (such as ``NoSuchUpload``), the HTTP status of an answer without a body,
-    or the class of the error.
+    """Return S3's own code (such as ``NoSuchUpload``), the HTTP status of a response without a
+    body, or the class of the error.
     """
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code") or "Unknown")

@@ -33,7 +33,7 @@ PART_BYTES = 8 * 2**20
 PARTS_MAX = 10_000
 IN_FLIGHT = 2
 #: The name of the object metadata with the id of the upload, which shows whether the object is ours
-#: if S3's answer is lost.
+#: if S3's response is lost.
 EXPORT_ID = "export-id"
 
 _WAIT_S = 0.5
@@ -146,12 +146,12 @@ class Upload:
                 self._drain(0)
                 self._call(self._complete)
         except S3_ERRORS as error:
-            # The object may exist even if the answer was lost, and it may still appear until the
+            # The object may exist even if the response was lost, and it may still appear until the
             # upload is aborted.
             if not self._is_there() and not (self._abort_once() and self._is_there()):
                 raise
             logger.info(
-                "%s: the answer was lost, but the object exists (%s)", self._url, code_of(error)
+                "%s: the response was lost, but the object exists (%s)", self._url, code_of(error)
             )
         self._verify(self._head(), sha256)
 
@@ -180,7 +180,7 @@ class Upload:
         self._upload_id = answer.get("UploadId")
         if self._upload_id is None:
             raise NotDelivered(
-                f"{self._url}: this is not an answer from S3; check AWS_ENDPOINT_URL"
+                f"{self._url}: this is not a response from S3; check AWS_ENDPOINT_URL"
             )
 
     def _put_part(self, number: int, body: bytearray) -> tuple[str, bytes]:
@@ -292,8 +292,8 @@ class Upload:
 
     def _abort_calls(self) -> None:
         self._abort_once()
-        # An unanswered call may still begin the upload or send a part, which would remain and be
-        # charged.
+        # A call that got no response may still begin the upload or send a part, which would remain
+        # and be charged.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._abort_once()
 
@@ -366,7 +366,7 @@ class Leftovers:
         try:
             work()
         except S3_ERRORS as error:
-            # rclone's server gives this answer if the bucket never had an upload.
+            # rclone's server gives this response if the bucket never had an upload.
             if code_of(error) != "NoSuchUpload":
                 logger.warning(
                     "%s: unfinished uploads cannot be listed (%s)", self.key, code_of(error)
@@ -422,7 +422,7 @@ class Leftovers:
                     self.client.abort_multipart_upload(**where)
                     logger.info("%s: aborted an abandoned upload", self.key)
                 except S3_ERRORS as error:
-                    if code_of(error) != "NoSuchUpload":  # this upload ended meanwhile
+                    if code_of(error) != "NoSuchUpload":  # this upload has ended in the meantime
                         raise
         return young
 
@@ -437,7 +437,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
             client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix)
         )
     except S3_ERRORS as error:
-        # rclone's server gives this answer if the bucket never had an upload.
+        # rclone's server gives this response if the bucket never had an upload.
         if code_of(error) != "NoSuchUpload":
             raise
         return
@@ -448,7 +448,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
             if key.startswith(prefix):  # rclone's server also lists other keys
                 client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         except S3_ERRORS as error:
-            # This upload ended meanwhile; continue with the next one.
+            # This upload has ended in the meantime; continue with the next one.
             if code_of(error) != "NoSuchUpload":
                 raise
 

@@ -34,7 +34,7 @@ _INPUT = 64 * 1024
 _OUTPUT = 1024 * 1024
 #: A tar ends with padding. At most this many bytes are read after the last member.
 _REST_MAX = 16 * 2**20
-#: The length of the longest name that is read, in bytes. This length is above the limit for paths.
+#: The length of the longest name that is read, in bytes. It exceeds the limit for paths.
 _NAME_MAX = 16 * 1024
 
 

@@ -1,4 +1,4 @@
-"""Checks of the Kubernetes cluster: connection, version, namespace, clock, and rights."""
+"""Checks of the Kubernetes cluster: connection, version, namespace, clock, and permissions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASK_AGAIN = "try again; kubectl get --raw /readyz shows the state of the API ser
 
 
 def check_cluster(context: Context) -> Sequence[Line]:
-    """Check connection, version, clock, namespace and rights."""
+    """Check connection, version, clock, namespace and permissions."""
     from crawler_lifecycle.clusters.kubernetes import rbac
     from crawler_lifecycle.clusters.kubernetes.kind import api_of
 
@@ -80,7 +80,9 @@ def _namespace(api: Api) -> Line:
     if found.leaving:
         fix = f"as an administrator: crawlctl cluster release --namespace {name}"
         return bad(
-            "namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", fix
+            "namespace",
+            f"{name!r} is being deleted, and is waiting for pods with our finalizer",
+            fix,
         )
     return ok("namespace", f"{name!r} is active")
 
@@ -88,7 +90,7 @@ def _namespace(api: Api) -> Line:
 def _unreadable(api: Api) -> Line:
     """Return the finding about a namespace that we are not permitted to read.
 
-    Some components do not need this right.
+    Some components do not need this permission.
     """
     from crawler_lifecycle.clusters.kubernetes import rbac
 
@@ -100,8 +102,8 @@ def _unreadable(api: Api) -> Line:
 
 
 def _rights(api: Api) -> list[Line]:
-    """Check the rights of every component. If we use the service account of one component, check
-    only that component.
+    """Check the permissions of every component. If we run under the service account of one
+    component, check only that component.
     """
     from crawler_lifecycle.clusters.kubernetes import rbac
 
@@ -123,7 +125,7 @@ def _rights(api: Api) -> list[Line]:
 
 
 def _rights_of_accounts(api: Api, services: str) -> list[Line]:
-    """Ask the API server which rights each component's service account in the namespace
+    """Ask the API server which permissions each component's service account in the namespace
     ``services`` has.
     """
     from crawler_lifecycle.clusters.kubernetes import rbac
@@ -148,7 +150,7 @@ def _rights_of_accounts(api: Api, services: str) -> list[Line]:
 
 
 def _lacking(api: Api, who: str, role: str, lacking: Collection[Right]) -> list[Line]:
-    """Return findings about the rights in ``lacking`` that a role needs."""
+    """Return findings about the permissions in ``lacking`` that a role needs."""
     from crawler_lifecycle.clusters.kubernetes import rbac
 
     those = sorted(right for right in rbac.ROLES[role] if right in lacking)

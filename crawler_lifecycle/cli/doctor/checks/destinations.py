@@ -125,7 +125,7 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
     if mine in (None, SIGNS) and tried(bucket.probe_writing):
         said.append("written to")
         if mine == SIGNS:
-            # This component does not need the right to remove files. The next probe replaces the
+            # This component does not need permission to remove files. The next probe replaces the
             # file.
             with suppress(LifecycleError):
                 bucket.probe_removing()

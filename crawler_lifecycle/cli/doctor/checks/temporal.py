@@ -41,7 +41,7 @@ async def _check(context: Context) -> Sequence[Line]:
         server = Server(await asyncio.wait_for(connect(), context.call_s), context.call_s)
     except TimeoutError:
         return [
-            bad("temporal", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)
+            bad("temporal", f"{address} does not respond within {context.call_s:g} s", _UNREACHABLE)
         ]
     except Exception as error:
         return [bad("temporal", f"{address} cannot be reached: {_why(error)}", _UNREACHABLE)]

@@ -1,7 +1,8 @@
 """The Kubernetes API, shared by a whole process. A call returns bytes, or raises an error.
 
-Every call has a time limit for connecting, for silence, and for the whole answer. Temporal handles
-retries. Only three kinds of calls are repeated here, and none of them can have had an effect:
+Every call has a time limit for connecting, for silence, and for the whole response. Temporal
+handles retries. Only three kinds of calls are repeated here, and none of them can have had an
+effect:
 
 - after a 401: once, with newly read credentials
 - a list whose pages have different versions (410): from the beginning of the list
@@ -41,7 +42,7 @@ CONNECTIONS = 32
 #: pages in a list.
 LIST_STARTS = 3
 PAGES_MAX = 4000
-#: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes. Then the next page may have
+#: A page is short if it has less than ``ANSWER_MAX / SHORT`` bytes; the next page may then have
 #: twice as many objects.
 SHORT = 4
 
@@ -102,7 +103,7 @@ class Api:
 
     @property
     def skew_s(self) -> float | None:
-        """The server's clock minus ours at the last answer, in seconds.
+        """The server's clock minus ours at the last response, in seconds.
 
         Servers send whole seconds only.
         """
@@ -178,9 +179,9 @@ class Api:
         return _checked(asked, self._wire.call(asked, {}, body=body))
 
     def read(self, path: str, **query: object) -> bytes:
-        """Return an answer that need not be JSON, such as a log.
+        """Return a response that need not be JSON, such as a log.
 
-        Only the completeness of the answer is checked.
+        Only the completeness of the response is checked.
         """
         return self._wire.call(ApiRequest("GET", path), query, accept="*/*")
 
@@ -265,7 +266,7 @@ class Api:
         for half as many objects.
 
         The number that fits is remembered for the next list, and grows again while pages are short.
-        So large objects of one run slow a list down, but never hide the objects of other runs.
+        So the large objects of one run slow a list down, but never hide the objects of other runs.
         """
         most = int(str(query["limit"]))
         size = min(most, self._fitted.get(asked.path, most))
@@ -276,7 +277,7 @@ class Api:
                 raise
             self._fitted[asked.path] = size // 2
             logger.info(
-                "the answer was too long: %s; the next page asks for %d objects",
+                "the response was too long: %s; the next page asks for %d objects",
                 asked.gesture,
                 size // 2,
             )

@@ -21,7 +21,7 @@ _using = threading.local()
 
 
 class Call:
-    """One request and its answer, from the connect to the last byte."""
+    """One request and its response, from the connect to the last byte."""
 
     def __init__(self, until: float, left_s: Callable[[], float] | None = None) -> None:
         self.until = until
@@ -56,7 +56,7 @@ class Call:
             self.cut()
 
     def cut(self) -> None:
-        """End the call, from any thread. The thread that reads the answer sees the end of the
+        """End the call, from any thread. The thread that reads the response sees the end of the
         connection at once.
         """
         with self._lock:
@@ -91,7 +91,7 @@ def tracked(base: type[Any]) -> type[Any]:
             if call is None:
                 super().request(method, url, *args, **kwargs)
                 return
-            # A connection is free after the last byte of an answer, a moment before its call ends.
+            # A connection is free after the last byte of a response, a moment before its call ends.
             # In between, the call may still be cut, which also closes the socket.
             if self._last is not None and self._last.done():
                 self.close()

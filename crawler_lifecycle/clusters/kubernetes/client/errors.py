@@ -18,11 +18,11 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 #: The longest wait in seconds that we accept from a server, because a request to stop a task must
 #: not wait forever.
 RETRY_AFTER_MAX_S = 60.0
-#: The maximum number of characters of the server's message in an error.
+#: The maximum number of characters that an error quotes from the server's message.
 WORDS_MAX = 1000
 
-#: A part of the API server's message about a missing right. Messages about a quota have a similar
-#: beginning.
+#: A part of the API server's message about a missing permission. Messages about a quota have a
+#: similar beginning.
 _NO_RIGHT = re.compile(r'cannot \S+ (?:resource|path) "[^"]*"')
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
@@ -67,13 +67,13 @@ class ApiError(ClusterUnavailable):
     text: InitVar[str]
     _: KW_ONLY
     status: int | None = None
-    """The HTTP status; ``None`` when no answer came."""
+    """The HTTP status; ``None`` if there was no response."""
     reason: str = ""
     """The API's code, such as ``AlreadyExists``."""
     words: str = ""
     """The server's own message."""
     causes: tuple[str, ...] = ()
-    """The codes in the answer's details, such as ``NamespaceTerminating``."""
+    """The codes in the response's details, such as ``NamespaceTerminating``."""
     retry_after_s: float | None = None
     effect_unknown: bool = False
     """True for a write that may have had an effect despite the error."""
@@ -83,7 +83,8 @@ class ApiError(ClusterUnavailable):
 
 
 class NoAnswer(ApiError):
-    """No complete answer came: no connection, no answer in time, or an interrupted connection."""
+    """There was no complete response: no connection, no response in time, or an interrupted
+    connection."""
 
     retry_within_s = 2.0
     """The longest pause before a loop tries again."""
@@ -98,13 +99,14 @@ class NoConnection(NoAnswer):
 
 
 class Unreadable(ApiError):
-    """An answer that cannot be used: it is incomplete, not JSON, not the expected object, or too
+    """A response that cannot be used: it is incomplete, not JSON, not the expected object, or too
     long.
     """
 
 
 class TooLarge(Unreadable):
-    """An answer with more bytes than we accept. For a list, request fewer objects at a time."""
+    """A response that exceeds the size that we accept. For a list, request fewer objects at a
+    time."""
 
 
 class TooLate(ApiError):
@@ -112,11 +114,11 @@ class TooLate(ApiError):
 
 
 class CredentialsRejected(ApiError):
-    """401: the server rejects our credentials, even after we have read them again."""
+    """401: the server rejected our credentials, even after we reloaded them."""
 
 
 class RequestRefused(ApiError):
-    """403, 422, 400, 405 or 413: the server refuses the request."""
+    """403, 422, 400, 405 or 413: the server refused the request."""
 
 
 class NotFound(ApiError):
@@ -161,19 +163,19 @@ class Status(msgspec.Struct):
 
 _STATUS = msgspec.json.Decoder(Status)
 
-_REFUSED = (RequestRefused, "the Kubernetes API refuses this: {}")
+_REFUSED = (RequestRefused, "the Kubernetes API refused this: {}")
 #: HTTP status -> the class of the error, and its text.
 _KNOWN: dict[int, tuple[type[ApiError], str]] = {
     **dict.fromkeys((400, 405, 413, 422), _REFUSED),
-    401: (CredentialsRejected, "the Kubernetes API rejects our credentials: {}"),
+    401: (CredentialsRejected, "the Kubernetes API rejected our credentials: {}"),
     403: (RequestRefused, "the Kubernetes API does not allow us to {}"),
-    404: (NotFound, "the Kubernetes API finds no such object: {}"),
-    409: (Conflict, "the Kubernetes API reports a conflict: {}"),
+    404: (NotFound, "the Kubernetes API found no such object: {}"),
+    409: (Conflict, "the Kubernetes API reported a conflict: {}"),
     410: (PositionExpired, "the position in the list or watch has expired: {}"),
     429: (TooManyRequests, "the Kubernetes API asks us to slow down: {}"),
 }
 _FAILED = (ApiError, "the Kubernetes API cannot {} now")
-_UNKNOWN = (ApiError, "the Kubernetes API gave an unexpected answer: {}")
+_UNKNOWN = (ApiError, "the Kubernetes API gave an unexpected response: {}")
 
 
 def decode_status(data: bytes | msgspec.Raw) -> Status:
@@ -192,7 +194,7 @@ def decode_status(data: bytes | msgspec.Raw) -> Status:
 def from_status(
     asked: ApiRequest, status: int, body: Status, retry_after_s: float | None = None
 ) -> ApiError:
-    """Return the error for an answer with a status other than 2xx, or for an error inside the
+    """Return the error for a response with a status other than 2xx, or for an error inside the
     stream of a watch.
     """
     words = (body.message or body.reason or "no reason given")[:WORDS_MAX]
@@ -203,7 +205,7 @@ def from_status(
     if status == 422 and any(cause.field == "metadata.uid" for cause in details.causes or ()):
         kind = Conflict  # the server treats a different uid as a change of an immutable field
     if status == 403 and _NO_RIGHT.search(words):
-        said = "the Kubernetes API refuses us: this process needs permission to {}"
+        said = "the Kubernetes API refused us: this process needs permission to {}"
     if status == 429 and retry_after_s:
         said = f"the Kubernetes API asks us to wait {retry_after_s:g} s: {{}}"
     return kind(
@@ -218,13 +220,13 @@ def from_status(
 
 
 def no_answer(asked: ApiRequest, what: str, *, sent: bool = True) -> NoAnswer:
-    """Return the error for an answer that did not arrive.
+    """Return the error for a response that did not arrive.
 
     ``sent``: the request may have reached the server.
     """
     kind = NoAnswer if sent else NoConnection
     return kind(
-        f"the Kubernetes API did not answer: {asked.gesture}: {what}",
+        f"the Kubernetes API did not respond: {asked.gesture}: {what}",
         effect_unknown=sent and asked.writes,
     )
 
@@ -232,9 +234,9 @@ def no_answer(asked: ApiRequest, what: str, *, sent: bool = True) -> NoAnswer:
 def unreadable(
     asked: ApiRequest | None, what: str, kind: type[Unreadable] = Unreadable
 ) -> Unreadable:
-    """Return the error for an answer that cannot be used."""
+    """Return the error for a response that cannot be used."""
     subject = f": {asked.gesture}" if asked else ""
-    text = f"the answer from the Kubernetes API cannot be used{subject}: {what}"
+    text = f"the response from the Kubernetes API cannot be used{subject}: {what}"
     return kind(text, effect_unknown=asked is not None and asked.writes)
 
 

@@ -1,7 +1,7 @@
 """Jobs, pods and events, decoded from JSON, with only the fields that we use.
 
 All other fields are ignored. An object without a name or uid, and a list without ``items``, are
-refused. Other invalid values, such as ``null`` instead of a list, are bounded or left out
+refused. Other invalid values, such as ``null`` instead of a list, are clamped or dropped
 (``odd_values``).
 """
 

@@ -1,7 +1,7 @@
 """Repair of invalid values in objects, so that one bad value does not make an object or a whole
 list unreadable.
 
-A value is bounded or left out while its object is decoded. An API server accepts any int64 as a
+A value is clamped or dropped while its object is decoded. An API server accepts any int64 as a
 grace period, and sends times in the years 0 and 10000. Other servers may send other invalid values.
 An object without an identity is refused.
 """
@@ -53,9 +53,9 @@ def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
-    """Bound or leave out the value that the error names.
+    """Clamp or drop the value that the error names.
 
-    Raise the error again if the value is required.
+    Re-raise the error if the value is required.
     """
     words, at, path = str(odd).rpartition(" - at `$")
     path = _MAP.sub(r"\1", path)
@@ -74,7 +74,7 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
 
 def amount(quantity: str) -> Decimal | None:
     """Return a Kubernetes quantity, such as ``500m`` or ``64Mi``, as a number; ``None`` for any
-    other text.
+    other string.
     """
     from kubernetes.utils.quantity import parse_quantity  # this module is slow to load
 

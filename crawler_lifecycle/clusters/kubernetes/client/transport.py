@@ -30,16 +30,16 @@ from .errors import ApiError, ApiRequest, CredentialsRejected
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: The longest answer in bytes. A page of 500 pods has about two million. A single object always
+#: The longest response in bytes. A page of 500 pods takes about two million. A single object always
 #: fits: the cluster's store accepts objects of up to 1.5 MiB, and JSON needs at most six bytes for
 #: each byte.
 ANSWER_MAX = 64 * 1024 * 1024
-#: A whole answer may take this many times as long as the longest allowed silence.
+#: A whole response may take this many times as long as the longest allowed silence.
 WHOLE = 3
 
 JSON = "application/json"
 _READ = 256 * 1024
-#: Errors for a connection that could not be made or was interrupted, and for an answer that is not
+#: Errors for a connection that could not be made or was interrupted, and for a response that is not
 #: valid HTTP.
 BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 
@@ -70,13 +70,13 @@ class Wire:
         self._connect_s = connect_timeout_s
         self._read_s = read_timeout_s
         self.whole_s = WHOLE * read_timeout_s
-        """The time limit for a whole answer, in seconds."""
+        """The time limit for a whole response, in seconds."""
         self._calls = Calls()
         self.answer_max = ANSWER_MAX
         self._agent = {"User-Agent": f"crawler-lifecycle/{_version()}"}
         self.skew_s: float | None = None
-        """The server's clock minus ours at the last answer, in seconds. Servers send whole seconds
-        only.
+        """The server's clock minus ours at the last response, in seconds. Servers send whole
+        seconds only.
         """
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Wire:
         until: float | None = None,
         left_s: Callable[[], float] | None = None,
     ) -> bytes:
-        """Send a request, and return the whole answer, which must be complete by ``until``
+        """Send a request, and return the whole response, which must be complete by ``until``
         (monotonic).
 
         ``left_s`` returns the seconds in which the server must carry out the request; this number
@@ -121,7 +121,7 @@ class Wire:
     def stream(
         self, asked: ApiRequest, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
-        """Begin an answer that is read as it arrives. The reader must close the answer and call
+        """Begin a response that is read as it arrives. The reader must close the response and call
         ``ended``.
         """
         return self._answered(
@@ -132,7 +132,7 @@ class Wire:
         self._calls.end(call)
 
     def _answered(self, sent: _Request) -> tuple[Call, BaseHTTPResponse]:
-        """Send the request, and return an answer with status 2xx whose body is unread.
+        """Send the request, and return a response with status 2xx whose body is unread.
 
         The caller ends the call.
         """
@@ -220,14 +220,14 @@ class Wire:
                     raise errors.unreadable(
                         asked, f"it has more than {most} bytes", errors.TooLarge
                     )
-            # We cut an answer without a length: the cut looks like the end of the answer.
+            # We cut a response without a length: the cut looks like the end of the response.
             if call.overdue:
                 raise errors.no_answer(asked, self._cause(call, None))
         except BROKEN as error:
             raise errors.no_answer(asked, self._cause(call, error)) from error
         finally:
             self._calls.end(call)
-            if response.closed:  # the answer was read to its end
+            if response.closed:  # the response was read to its end
                 response.release_conn()
             else:
                 response.close()
@@ -237,7 +237,7 @@ class Wire:
         where = self._access.host
         # Check the clock too: the thread that ends overdue calls may be late.
         if call.overdue or time.monotonic() >= call.until:
-            return f"no complete answer came from {where} in time"
+            return f"no complete response from {where} in time"
         if call.over:
             return "we closed the connection"
         match error:

@@ -1,7 +1,7 @@
 """Paths of a task's files, in its pod and on the shared volume.
 
 We find the files of ended runs by these paths, and pods of an earlier version still use them. If a
-path changes, the files at the former path are lost.
+path changes, the files at the previous path are lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def end_grace_s(*, uploads: bool) -> int:
     """Return ``CRAWL_END_GRACE_S``: the seconds between the end of ``CRAWL_STOP_GRACE_S`` and the
     kubelet's SIGKILL.
 
-    In this time the runner ends the remaining processes, uploads the files (if ``uploads`` is
-    true), and writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of both.
+    During this time, the runner ends the remaining processes, uploads the files (if ``uploads`` is
+    true), and writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of the two.
     """
     return 60 if uploads else 10

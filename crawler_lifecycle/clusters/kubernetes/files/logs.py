@@ -181,7 +181,7 @@ def _without_stamps(raw: bytes, position: int, *, whole: bool) -> _Piece:
     for line in io.BytesIO(raw):  # ``BytesIO`` splits at line feeds only, unlike ``splitlines``
         stamp, space, text = line.partition(b" ")
         if not space:
-            break  # the answer ends inside the time
+            break  # the response ends inside the time
         if stamp[:19] != second:
             second = stamp[:19]
             lines.append(_Line(position, stamp))

@@ -67,7 +67,7 @@ class Deletion:
         Later polls find the result. After a stop without force, a node may have begun a longer
         grace period, which it finishes first. Our runner asks the gateway about a forced stop, and
         then ends the crawler earlier. A pod is never removed from the API by force, because the
-        crawler may still execute on a node that does not answer.
+        crawler may still execute on a node that does not respond.
 
         The pods come first: deleting the Job first would begin the long grace period, which the
         kubelet keeps. The Job creates no second pod for a killed pod, because the Job allows no

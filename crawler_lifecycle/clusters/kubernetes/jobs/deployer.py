@@ -1,4 +1,4 @@
-"""Creation of tasks' Jobs, each at most once, despite parallel calls and lost answers
+"""Creation of tasks' Jobs, each at most once, despite parallel calls and lost responses
 (docs/kubernetes.md).
 """
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 #: s.
 THREADS = 16
 #: The maximum number of tries to create a Job, when the Job's name is in use and then free again,
-#: or when an answer is lost.
+#: or when a response is lost.
 TRIES = 3
 #: After this many failed tasks, no more tasks of a page are begun, even if each error concerned
 #: only one task.
@@ -71,7 +71,7 @@ class _Ours:
 
 
 class _TaskAnswer(Exception):
-    """The final answer for one task: ``refused`` or ``deferred``, with the reason."""
+    """The final result for one task: ``refused`` or ``deferred``, with the reason."""
 
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(reason)
@@ -145,7 +145,7 @@ class KubernetesDeployer:
         answers = [answer for answer in found if answer is not None]
         if errors:  # report an outage rather than an expiry
             logger.warning(
-                "%d of %d tasks have an answer; the first error is: %s",
+                "%d of %d tasks have a response; the first error is: %s",
                 len(answers),
                 len(found),
                 errors[0],
@@ -158,8 +158,8 @@ class KubernetesDeployer:
     def _known(self, deployment: Deployment, tries: Mapping[int, int]) -> dict[int, Job]:
         """List the run's existing Jobs of these tries (attempt by index) in one call.
 
-        Each read by name would take two calls. Return an empty result if we may not list Jobs;
-        then each Job is found by name. Raises ``ApiError``.
+        Each read by name would take two calls. Return an empty result if we may not list Jobs; each
+        Job is then found by name. Raises ``ApiError``.
         """
         if not tries:
             return {}
@@ -264,8 +264,8 @@ class KubernetesDeployer:
                 return self._found(ours, expired), "existing"
             except RequestRefused as error:
                 # The server checks the quota before the name. An earlier try may have created the
-                # Job, which may even be the reason why the quota is used up. If that try has no
-                # answer yet, the Job may still appear.
+                # Job, which may even be the reason why the quota is used up. If that try has had no
+                # response yet, the Job may still appear.
                 answered = self._refused(error)
                 return self._found(ours, unanswered or answered), "existing"
             except Conflict as error:
@@ -321,7 +321,7 @@ class KubernetesDeployer:
         if meta.deletion_timestamp is not None and (settled or differs):
             raise _TaskAnswer(
                 "deferred",
-                f"a former Job {meta.name} is still being deleted, and this one is created after "
+                f"a previous Job {meta.name} is still being deleted, and this one is created after "
                 "it; if our finalizer "
                 "keeps its pod, an administrator removes the finalizer with: crawlctl cluster "
                 "release",
@@ -341,7 +341,7 @@ class KubernetesDeployer:
         )
 
     def _refused(self, error: RequestRefused) -> _TaskAnswer:
-        """Return the task's answer for a refusal.
+        """Return the task's result after a refusal.
 
         Raises the error if it does not concern this task alone.
         """
@@ -364,9 +364,9 @@ class KubernetesDeployer:
     def _give(self, name: str, uid: str, values: Mapping[str, str], *, new: bool) -> None:
         """Create the task's Secret, unless it exists. The container does not start without it.
 
-        An existing Secret is not read, so we need only the right to create Secrets: only tries of
+        An existing Secret is not read, so we need permission only to create Secrets: only tries of
         this Job create a Secret with its name. But if the Job is ``new``, an existing Secret may
-        belong to a former Job, and the garbage collector will remove it. Then raise ``Conflict``,
+        belong to a previous Job, and the garbage collector will remove it. Then raise ``Conflict``,
         so that the call is repeated. Raises ``ApiError``.
         """
         path = self.api.path("secrets")
@@ -380,7 +380,7 @@ class KubernetesDeployer:
             if new:
                 text = (
                     f"the Job {name} is new, but a Secret of its name exists, perhaps of a "
-                    "former Job; try again"
+                    "previous Job; try again"
                 )
                 raise Conflict(
                     text, status=error.status, reason=error.reason, words=error.words
@@ -408,7 +408,7 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
 
 
 def _suspended(former: Job) -> _TaskAnswer:
-    """Return the answer for a task whose previous try is suspended and may execute again at any
+    """Return the result for a task whose previous try is suspended and may execute again at any
     time.
     """
     return _TaskAnswer(
@@ -428,6 +428,6 @@ def _started(job: Job) -> bool:
 def _of_one_task(error: LifecycleError) -> bool:
     """Return whether the error concerns only one task.
 
-    A missing answer or a refusal concerns all tasks.
+    A missing response or a refusal concerns all tasks.
     """
     return isinstance(error, Conflict) or (type(error) is ApiError and (error.status or 0) >= 500)

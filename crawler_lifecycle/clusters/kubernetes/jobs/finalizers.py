@@ -20,7 +20,7 @@ too:
   until the pod is gone.
 
 ``list_held`` is for an administrator, when our services cannot remove the finalizer: they no longer
-run, the namespace is being deleted, or they lost the right to patch pods.
+run, the namespace is being deleted, or they lost the permission to patch pods.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from .container import (
 )
 
 #: The maximum size of a manifest in bytes. A page of 500 Jobs, with the fields that the server
-#: adds, must fit into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB for each
+#: adds, must fit into the longest response that we read (``transport.ANSWER_MAX``: 131 KiB for each
 #: Job). The same holds for pods, which repeat the template of their Job.
 MANIFEST_MAX = 112 * 1024
 #: Seconds by which the cluster's own limits exceed ours: they take effect only when none of our
@@ -176,8 +176,8 @@ def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
     the catalogue.
 
     A second try must recognise the Job that the first try created. But the two tries may come from
-    replicas with different versions, and the catalogue may change between them. So values that
-    equal the catalogue's defaults are left out.
+    replicas of different versions, and the catalogue may change between them. So values that equal
+    the catalogue's defaults are left out.
     """
     defaults = {name: argument.default for name, argument in crawler.args.items()}
     asked = {
@@ -458,7 +458,7 @@ _SHM_VOLUME = "crawl-shm"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` if a text is not valid Unicode or the Job is too large."""
+    """Raise ``InvalidRequest`` if a string is not valid Unicode or the Job is too large."""
     try:
         size = _listed(job)
     except UnicodeEncodeError as error:

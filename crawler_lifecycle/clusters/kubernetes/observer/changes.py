@@ -44,8 +44,8 @@ ENDING = "ending"
 OVER = "over"
 
 
-#: The number of a run, and the index and the attempt of its task; ``None`` when the labels of the
-#: object lack these.
+#: The number of a run, and the index and the attempt of its task; ``None`` if the object's labels
+#: do not contain them.
 TaskKey = tuple[int, tuple[int, int] | None]
 
 
@@ -58,8 +58,8 @@ class ObjectState(NamedTuple):
     key: TaskKey
     stage: str
     marks: str = ""
-    """Facts that people should see soon, such as the reason of a wait, a deletion, or a node that
-    does not answer.
+    """Facts that people should see soon, such as the reason for a wait, a deletion, or a node that
+    does not respond.
     """
     job: str = ""
     """The uid of the pod's Job."""
@@ -303,7 +303,7 @@ def _incidents(pod: Pod, stage: str) -> Iterator[str]:
         and pod.denied("Ready") is not None
         and pod.metadata.deletion_timestamp is None
     ):
-        # crawlers have no probes, so only a node that does not answer can cause this
+        # crawlers have no probes, so only a node that does not respond can cause this
         yield "unready"
 
 

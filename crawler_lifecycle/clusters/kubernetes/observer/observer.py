@@ -70,7 +70,7 @@ class KubernetesObserver:
         return (
             session.health()
             if session is not None
-            else ObserverHealth(False, "the observer is not watching now")
+            else ObserverHealth(False, "the observer is not watching at the moment")
         )
 
     def counted(self) -> Sequence[LiveCounters]:

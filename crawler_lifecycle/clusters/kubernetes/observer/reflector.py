@@ -1,16 +1,16 @@
 """A reflector, as in client-go: it lists one kind of object, and then watches it.
 
-A list counts only when it is complete: objects of the former list that are missing from it are
-gone. A watch continues at the version where the list or the former watch ended normally. A new list
-is read after a watch that was interrupted, was silent for too long, or whose version has expired
-(410). The reason: the next server may have older data. A restored server, for example, reports
-nothing until it reaches our version. In addition, a new list is read when the last list is older
-than ``Pace.list_s``, to correct errors that we did not notice.
+A list counts only when it is complete: objects of the previous list that are missing from it are
+gone. A watch continues at the version where the list or the previous watch ended normally. A new
+list is read after a watch that was interrupted, was silent for too long, or whose version has
+expired (410). The reason: the next server may have older data. A restored server, for example,
+reports nothing until it reaches our version. In addition, a new list is read when the last list is
+older than ``Pace.list_s``, to correct errors that we did not notice.
 
 A server may keep the connection but send nothing. Bookmarks come about once a minute, so a watch
 that is silent for ``Pace.silence_s`` is closed. After a failure the pause before the next try
 doubles, from 0.4 s to 30 s. A watch that ends at once without an event is a failure too: otherwise
-a broken proxy would get thousands of requests per second. While the server does not answer, the
+a broken proxy would get thousands of requests per second. While the server does not respond, the
 pause stays short: such a try costs the server little, and no status changes until it returns.
 """
 

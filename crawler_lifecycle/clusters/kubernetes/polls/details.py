@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 #: The maximum number of logs that all polls together read in parallel.
 THREADS = 8
-#: The time limit for the logs of one poll in seconds, even if a node does not answer.
+#: The time limit for the logs of one poll in seconds, even if a node does not respond.
 POLL_S = 5.0
 #: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits
 #: for these logs.
@@ -166,7 +166,7 @@ class LogTails:
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         """Return the last lines.
 
-        If the answer reaches the limit on bytes, request fewer lines, because the limit cuts off
+        If the response reaches the limit on bytes, request fewer lines, because the limit cuts off
         the newest lines.
         """
         tail = self._read(pod, lines, limit)
@@ -227,7 +227,7 @@ def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
 
 
 def is_no_log(answer: bytes) -> bool:
-    """Return whether the answer is not a log, but the node's message that it has no log."""
+    """Return whether the response is not a log, but the node's message that it has no log."""
     return len(answer) < NO_LOG_MAX and _NO_LOG.fullmatch(answer) is not None
 
 

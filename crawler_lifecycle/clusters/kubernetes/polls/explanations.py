@@ -92,7 +92,7 @@ class Events:
 
 
 def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
-    """Read the events about objects that wait without a reason.
+    """Read the events about objects that are waiting without a stated reason.
 
     Each list may take ``EVENTS_S`` seconds.
     """

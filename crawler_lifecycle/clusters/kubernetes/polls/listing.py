@@ -183,8 +183,8 @@ def find_job(api: Api, name: str) -> Job | None:
 
     Raises ``ApiError``.
 
-    Only an answer of the API server itself counts: a 404 from a proxy, or a 404 answer that was cut
-    off, proves nothing.
+    Only a response from the API server itself counts: a 404 from a proxy, or a 404 response that
+    was cut off, proves nothing.
     """
     try:
         return decode(Job, api.get(api.jobs_path(name)))

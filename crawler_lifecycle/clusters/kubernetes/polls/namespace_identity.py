@@ -8,7 +8,8 @@ gone only when we read its own namespace, or when that namespace no longer exist
 If a namespace has the recorded name but a different uid, it was deleted and created again, or it is
 in another cluster. The uid of the namespace ``kube-system``, which cannot be deleted, identifies
 the cluster; OpenTelemetry's ``k8s.cluster.uid`` has the same value. If we are not permitted to read
-``kube-system``, a person must confirm by an annotation that the recorded namespace is gone.
+``kube-system``, an administrator must confirm with an annotation that the recorded namespace is
+gone.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class NamespaceIdentity:
     """The uid of the cluster's ``kube-system``."""
 
     def __str__(self) -> str:
-        """Return the text that is recorded in the database."""
+        """Return the string that is recorded in the database."""
         return f"{self.name}/{self.uid or _UNKNOWN}/{self.cluster or _UNKNOWN}"
 
     @property
@@ -63,7 +64,7 @@ class NamespaceIdentity:
     def read(cls, recorded: str) -> NamespaceIdentity | None:
         """Read a recorded identity.
 
-        Return ``None`` for a text that does not name a namespace of Kubernetes.
+        Return ``None`` for a string that does not name a Kubernetes namespace.
         """
         name, *uids = recorded.split("/")
         if not name or len(uids) != 2:
@@ -75,7 +76,7 @@ class NamespaceIdentity:
 def read_identity(api: Api) -> NamespaceIdentity:
     """Read the identity of the namespace in which we create and read tasks.
 
-    Raises ``ApiError``, but not if we lack the right to read the namespace: then the identity
+    Raises ``ApiError``, but not if we lack permission to read the namespace: then the identity
     contains only the name.
     """
     try:
@@ -153,7 +154,7 @@ class CurrentNamespace:
         if place is None:
             raise ClusterUnavailable(
                 f"a task of this run was created on another kind of cluster ({recorded}); "
-                "set LIFECYCLE_CLUSTER__KIND to its former value"
+                "set LIFECYCLE_CLUSTER__KIND to its previous value"
             )
         try:
             found = self.found
@@ -195,13 +196,13 @@ class CurrentNamespace:
             f"{polled}: a task that "
             f"is missing here may still execute there. Set {_SETTINGS} of the workers and of the "
             "scheduler service to "
-            "their former values. If that namespace is gone permanently, with all tasks in it, "
+            "their previous values. If that namespace is gone permanently, with all tasks in it, "
             f"run: {made}{sure}"
         )
 
 
 def replaced(namespace: Namespace) -> set[str]:
-    """Return the namespaces that a person has declared permanently gone, by uid, or by name if the
-    uid is unknown.
+    """Return the namespaces that an administrator has declared permanently gone, by uid, or by name
+    if the uid is unknown.
     """
     return set(namespace.metadata.annotations.get(labels.REPLACES, "").replace(",", " ").split())

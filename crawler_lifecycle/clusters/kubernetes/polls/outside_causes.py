@@ -1,10 +1,10 @@
-"""Causes outside the crawler that end it: the cluster, the node or a person (listed in
+"""Causes outside the crawler that end it: the cluster, the node or somebody else (listed in
 docs/kubernetes-outcomes.md).
 
 Three clocks are involved: the node's for the crawler's end, the API server's for a deletion, and
-that of another component of the cluster for a disruption mark. If two times differ by less than the
-margin between two clocks (``domain.clocks``), they do not show which event came first. Then the
-runner's summary decides, and an end without a summary is not a success. The functions do no I/O.
+another cluster component's for a disruption mark. If two times differ by less than the margin
+between two clocks (``domain.clocks``), they do not show which event came first. Then the runner's
+summary decides, and an end without a summary is not a success. The functions do no I/O.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MOVED = {
     "EvictionByEvictionAPI": ("evicted", "evicted through the API, as when its node is drained"),
     "DeletionByTaintManager": (
         "interrupted",
-        "deleted because its node does not answer or got a taint",
+        "deleted because its node does not respond or got a taint",
     ),
     "DeletionByDeviceTaintManager": (
         "interrupted",
@@ -71,7 +71,7 @@ _MOVED = {
 }
 _BY_KUBELET = "TerminationByKubelet"
 _BY_PODGC = "DeletionByPodGC"
-#: The disruptions in which the cluster gives up a pod without an answer from its node. They may
+#: The disruptions in which the cluster gives up a pod without a response from its node. They may
 #: take any amount of time.
 _GIVEN_UP = ("DeletionByTaintManager", _BY_PODGC)
 #: The values of a pod's ``reason`` that concern its node. Clusters that set no condition use these
@@ -175,7 +175,8 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
 
 
 def also_deleted(last: PodEnd) -> str | None:
-    """Return a text if somebody else may have deleted a pod before we stopped it; else ``None``."""
+    """Return a sentence if somebody else may have deleted a pod before we stopped it; else
+    ``None``."""
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
     return (

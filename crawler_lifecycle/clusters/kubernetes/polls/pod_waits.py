@@ -1,9 +1,9 @@
 """Human-readable reasons why a task is not executing yet, and warnings about a task that is
 executing.
 
-A text contains times, never durations, so that it is the same at each poll. A text states either
-that a problem will end on its own or what must be repaired. No problem in this module ends the
-task; only ``start_timeout_s``, a stop or the Job's deadline does.
+A reason contains times, never durations, so that it is the same at each poll. It states either that
+a problem will end on its own or what must be repaired. No problem in this module ends the task;
+only ``start_timeout_s``, a stop or the Job's deadline does.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _CANNOT = (
     "PreStartHookError",
 )
 _GOES_ON = "; it continues when this is repaired"
-#: Part of the server's message when the server refuses to create a pod -> our text, and a text that
-#: states when the Job continues.
+#: Part of the server's message when the server refuses to create a pod -> our sentence, and a
+#: clause that states when the Job continues.
 _REFUSALS = (
     ("exceeded quota", "The cluster's quota is used up", "; it continues when the quota allows it"),
     (r'service ?account "?([^" ]+)"? not found', "The service account {} is missing", _GOES_ON),
@@ -120,14 +120,14 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
 
 
 def queue_words(job: Job) -> str | None:
-    """Return the text for a Job that its queue holds; ``None`` when it has no queue."""
+    """Return the sentence for a Job that its queue holds; ``None`` when it has no queue."""
     queue = job.metadata.labels.get(labels.QUEUE)
-    return f"Waits in queue {queue}" if queue else None
+    return f"Waiting in queue {queue}" if queue else None
 
 
 def _refusal(message: str) -> str:
-    """Return a text for a pod that the server refuses to create: the server's message without the
-    random name.
+    """Return a sentence about a pod that the server refuses to create: the server's message without
+    the random name.
     """
     said = clean(message) or "the server gave no reason"
     said = re.sub(r"^Error creating: ", "", said)
@@ -170,7 +170,7 @@ def pod_words(
         # ``started`` means ready only for a sidecar. For other init containers, kubelets set it as
         # soon as they run.
         if status.state.running is not None and not (status.started and status.name in beside):
-            return f"Init container {status.name} runs"
+            return f"Init container {status.name} is running"
     return _container(pod, crawler_container(pod), events, now) or _preparing(pod, events or ())
 
 
@@ -221,9 +221,9 @@ def _container(
 
 
 def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -> str:
-    """Return the error of a pull.
+    """Return the image-pull error.
 
-    The status alternates between two reasons, and both give the same text.
+    The status alternates between two reasons, and both give the same result.
     """
     said = pull_words(message)
     if not said:
@@ -254,7 +254,7 @@ def pull_words(message: str | None) -> str:
 
 
 def _preparing(pod: Pod, events: Sequence[Event]) -> str:
-    where = f"Node {pod.spec.node_name} prepares the pod"
+    where = f"Node {pod.spec.node_name} is preparing the pod"
     if said := clean(pod.status.message):  # only a node provider sets this field
         return f"{where}: {clean(pod.status.reason)}: {said}"
     event = newest_warning(events, pod.metadata.uid)
@@ -281,12 +281,12 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
     if main.state.running is None:
         last = main.state.terminated or main.last_state.terminated
         code = f", last exit {last.exit_code}" if last is not None else ""
-        words.append(f"Its node restarts it ({main.restart_count or 0} times{code})")
+        words.append(f"Its node is restarting it ({main.restart_count or 0} times{code})")
     return "; ".join(word for word in words if word) or None
 
 
 def _silent(pod: Pod, now: datetime) -> str | None:
-    """Return a text when the node does not answer.
+    """Return a sentence if the node does not respond.
 
     The cluster then sets the pod to not ready, but leaves its containers ready; a node never
     reports this combination.
@@ -297,7 +297,7 @@ def _silent(pod: Pod, now: datetime) -> str | None:
         return None
     since = ready.last_transition_time if ready is not None else None
     when = f" since {clock(since, now)}" if since is not None else ""
-    return f"Node {pod.spec.node_name} has not answered{when}; the crawl may still be running"
+    return f"Node {pod.spec.node_name} has not responded{when}; the crawl may still be running"
 
 
 def _marked(pod: Pod, now: datetime) -> str | None:

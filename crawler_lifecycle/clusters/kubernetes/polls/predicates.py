@@ -324,7 +324,7 @@ def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """Return the time as a text that is the same at each poll, with the date if it is not
+    """Return the time as a string that is the same at each poll, with the date if it is not
     today's.
     """
     known = known_time(at)

@@ -83,11 +83,15 @@ class QueueReader:
         for n, job in held:
             workload = (workloads or {}).get(job.metadata.uid)
             if seen[n].end is None:
-                missing = "no Kueue is on this cluster" if workloads is None else _missing(job, now)
+                missing = (
+                    "Kueue is not installed on this cluster"
+                    if workloads is None
+                    else _missing(job, now)
+                )
                 words = missing if workload is None else _why(workload, now)
                 place = places.get(workload.metadata.name) if workload is not None else None
                 waits = (
-                    f"{queue_words(job)} as number {place}"
+                    f"{queue_words(job)}, position {place}"
                     if place is not None
                     else queue_words(job)
                 )
@@ -184,8 +188,8 @@ def _current(workload: Workload) -> tuple[bool, float, str]:
 
 
 def _missing(job: Job, now: datetime) -> str | None:
-    """Return a text for a Job for which Kueue creates no Workload; ``None`` while Kueue may still
-    create a Workload.
+    """Return a sentence about a Job for which Kueue has not created a Workload; ``None`` while
+    Kueue may still create one.
     """
     if now - _since(job, now) <= TAKEN_UP:
         return None

@@ -115,7 +115,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 def read_summary(text: str | None) -> Summary:
     """Read a container's termination message.
 
-    Raises nothing: a text from another program is used only as a message.
+    Raises nothing: text from another program is used only as a message.
     """
     if not text or not text.strip():
         return Summary()

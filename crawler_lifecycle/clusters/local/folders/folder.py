@@ -149,8 +149,8 @@ class EndReserve:
 
         Return whether a file now has the name.
 
-        The file is accessed by our descriptor, even if the crawler gave its former name to another
-        file.
+        The file is accessed by our descriptor, even if the crawler gave its previous name to
+        another file.
         """
         handle, self._handle = self._handle, -1
         if handle < 0:

@@ -92,7 +92,7 @@ def _task_of(
     began = seen.started_at
     if seen.phase not in (Phase.WAITING, Phase.EXECUTING):
         if (process := next(filter(_alive, seen_alive), None)) is None:
-            return None  # it has ended meanwhile
+            return None  # it has ended in the meantime
         executing = True
         began = _modified(process.pid)
     uid = spec.get("uid")

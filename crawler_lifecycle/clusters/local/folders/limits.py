@@ -21,7 +21,7 @@ KILLED = "The kernel killed a process of the task because of the memory limit of
 
 
 def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) -> str | None:
-    """Return a text if a crawler failed without a reason of its own after it had used all its
+    """Return a sentence if a crawler failed without giving a reason after it had used all its
     memory; otherwise ``None``.
 
     This is for a crawler without a kernel limit. ``peak`` and ``limit`` are in bytes.

@@ -38,7 +38,7 @@ class Parent(NamedTuple):
     """True if processors can also be limited."""
 
     def describe(self) -> str:
-        """Return a text for people."""
+        """Return a description for people."""
         return f"cgroups ({'memory and cpu' if self.cpu else 'only memory'}) in {self.folder}"
 
 
@@ -94,8 +94,8 @@ def _own(proc: str) -> str:
 
 
 def _delegated(own: str, top: str) -> str:
-    """Return the group whose children can have limits: ours, or a delegated ancestor without a
-    limit in between.
+    """Return the group whose children can have limits: ours, or a delegated ancestor if no group
+    below it, down to ours, has a limit.
 
     The kernel forbids limits on the children of a group that contains processes, as ours does.
     Service managers therefore delegate a group, and start us in a group below it. We move up from a

@@ -160,8 +160,8 @@ class Identity(NamedTuple):
 def all_processes() -> Iterator[Stat]:
     """Yield every process. The caller must check each process before it requests the next one.
 
-    A process may fork and end during the reading, so that its child is not in the list. The list is
-    therefore read again until it contains no new process.
+    A process may fork and end while the list is being read, so that its child is not in the list.
+    The list is therefore read again until it contains no new process.
     """
     known: set[str] = set()
     while new := [name for name in os.listdir("/proc") if name.isdigit() and name not in known]:

@@ -1,3 +1,3 @@
-"""Activities of graphs: pick steps, call functions, begin runs, and answer questions of
+"""Activities of graphs: pick steps, call functions, begin runs, and answer questions from
 functions.
 """

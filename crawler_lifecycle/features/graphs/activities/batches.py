@@ -74,7 +74,7 @@ BEAT_S = 0.5
 #: Seconds between two checks for a cancellation of the step.
 POLLED_S = 1.0
 #: The number of seconds for which a worker keeps the results of completed functions while the
-#: database is unavailable. If it discarded them, the functions would be executed again.
+#: database is unavailable. If the worker discarded them, the functions would be executed again.
 KEPT_S = 60.0
 REASON_MAX = 1000
 
@@ -100,7 +100,7 @@ class GraphBatchActivities:
     functions: FunctionHosts
     directory: WorkflowDirectory
     reading: Callable[[str], FileReading]
-    """Makes a reader for files of the runs of a workflow, for one execution."""
+    """Creates a reader for the files of a workflow's runs, for one execution."""
     clock: Clock = utc_now
     grace_s: float = GRACE_S
     together: dict[str, int] = field(default_factory=dict, repr=False)
@@ -219,9 +219,7 @@ class _Batch:
             self._learn(_called(work[0]), max(self._took, 1e-4))
 
     def _learn(self, call: str, took: float) -> None:
-        """Remember how many executions fit into one transaction, if one execution takes ``took``
-        seconds.
-        """
+        """Remember how many executions that take ``took`` seconds each fit into one transaction."""
         together = self._owner.together
         if len(together) >= CALLS_MAX:
             together.clear()
@@ -358,7 +356,7 @@ class _Watch:
     def check(self) -> bool:
         """Return whether the step was cancelled.
 
-        While the database is unavailable, return the last known answer.
+        While the database is unavailable, return the last known result.
         """
         if self._since is None:
             self._polled = time.monotonic()

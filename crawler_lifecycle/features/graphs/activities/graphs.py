@@ -85,7 +85,7 @@ _REQUEST = TypeAdapter(RunRequest)
 
 #: Maximum number of crawls and managers that one execution of ``advance_graph`` picks.
 BEGIN_MAX = 500
-#: Seconds between two reads of a row that a person has to repair.
+#: Seconds between two reads of a row that needs a manual repair.
 REPAIRED_S = 30.0
 #: The fields of a manager's step that ``NewManager`` takes unchanged.
 _OF_MANAGER = ("plan", "options", "tags")
@@ -195,7 +195,7 @@ class GraphActivities:
         """Claim a new graph, or a graph that a retry or an append reopened.
 
         The graph's runs report to the workflow id that is derived from the graph's key, so no other
-        workflow may own the graph. A second execution returns the same answer to the same owner.
+        workflow may own the graph. A second execution returns the same result to the same owner.
         """
         row = self._row(order.number)
         expected = graph_workflow_id(row.key)
@@ -247,7 +247,7 @@ class GraphActivities:
 
     @activity_named("command_graph")
     def command_graph(self, order: CommandGraph) -> int:
-        """Carry out a person's command. Returns the number of changed steps.
+        """Carry out a command from a person. Returns the number of changed steps.
 
         Raises ``InvalidRequest``, and ``NotInThisState`` after a stop.
         A second execution returns the same number.
@@ -256,9 +256,9 @@ class GraphActivities:
 
     @activity_named("closed_graph_batches")
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
-        """Return the calls whose own workflow is closed, because such calls will never return.
+        """Return the calls whose own workflow has closed: such calls will never return.
 
-        A second execution repeats the check.
+        A second execution only repeats the check, so a retry is safe.
         """
         with beating():
             ids = {batch: graph_batch_workflow_id(order.key, batch) for batch in order.batches}

@@ -1,4 +1,5 @@
-"""Builds the input of a graph's function, and answers its questions about its own graph."""
+"""Builds the input of a function in a graph, and answers the function's questions about this
+graph."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ def values_of(
 def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the value that a step recorded.
 
-    Raises ``NoValue`` with the step's name if parts are missing or damaged.
+    Raises ``NoValue`` with the step's name if parts of it are missing or damaged.
     """
     try:
         yield from unpacked(parts)
@@ -145,7 +146,7 @@ def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclass
 class Questions(FileQuestions):
-    """Answers the questions of one executing function."""
+    """Answers questions from one running function."""
 
     graphs: GraphStore
     directory: WorkflowDirectory

@@ -153,7 +153,7 @@ def check_json(where: str, value: object, most: int) -> int:
     Raises ``InvalidRequest`` for a size above ``most``, and for a value that JSON cannot represent
     exactly.
     """
-    fix = "give a JSON object: keys as text, no NaN, and no value that contains itself"
+    fix = "give a JSON object: keys as strings, no NaN, and no value that contains itself"
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())
@@ -229,7 +229,8 @@ def link(
         parents.append(numbers.get(above))
         if above and parents[-1] is None:
             raise InvalidRequest(
-                f"step {shown(path)}: there is no graph {shown(above)} before it; send it first"
+                f"step {shown(path)}: graph {shown(above)} does not precede it; send the graph "
+                "before the step"
             )
         if above and above != below and not holds(numbers[above]):
             late = "accepts no new steps: it has ended or is not a graph; append the step elsewhere"
@@ -337,7 +338,7 @@ def _check_amounts(where: str, one: object, most: int) -> None:
             raise refusal(
                 f"{where}: {name}",
                 amount,
-                'give an amount above 0 as text, such as "2", "0.5" or "1/3"',
+                'give an amount above 0 as a string, such as "2", "0.5" or "1/3"',
             )
 
 

@@ -68,7 +68,7 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """The answer to the query ``status``: the state of the workflow itself. The steps are in the
+    """The response to the query ``status``: the state of the workflow itself. The steps are in the
     database.
     """
 
@@ -80,11 +80,11 @@ class GraphSnapshot:
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of steps in each state, as last written."""
     calls: int = 0
-    """The number of calls of functions that have not been answered yet."""
+    """The number of function calls that have not returned yet."""
     stop: StopIntent | None = None
     cause: str | None = None
     waiting: str | None = None
-    """A sentence about what the graph waits for."""
+    """A sentence about what the graph is waiting for."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -138,8 +138,8 @@ class RetrySteps(StepsCommand):
     __pydantic_config__: ClassVar = STRICT
 
     names: list[str] | None = None
-    """Paths of steps; ``None`` means all steps that were discarded or cancelled, or wait for their
-    next try.
+    """Paths of steps; ``None`` means all steps that were discarded or cancelled, or are waiting for
+    their next try.
     """
     cascade: bool = True
     """True to also restart the dependents that were cancelled because of these steps."""
@@ -214,7 +214,7 @@ class ApproveStep(StepsCommand):
             fix = (
                 "retry the step to decide again"
                 if step.state.final
-                else "decide when it waits for an approval"
+                else "decide when it is waiting for an approval"
             )
             why = step.reason or graph.waiting(number) or "it has not begun"
             raise NotInThisState(f"step {shown(self.step)}: it is {step.state} ({why}); {fix}")
@@ -245,7 +245,7 @@ def _numbers(graph: Graph, names: list[str] | None) -> list[int] | None:
 
 
 def cause_of(graph: Graph) -> str | None:
-    """Return a sentence about why a graph was discarded or cancelled, or ``None`` if it
+    """Return a sentence that says why a graph was discarded or cancelled, or ``None`` if it
     completed.
     """
     state = {

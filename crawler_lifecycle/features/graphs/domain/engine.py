@@ -348,10 +348,11 @@ class Graph:
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
         """Restart these steps and the steps in them. Return their number.
 
-        If ``numbers`` is ``None``, restart all steps that were discarded or cancelled, or wait for
-        their next try. Completed and scheduled steps are restarted only if they are named. If
-        ``cascade`` is true, the dependents that were cancelled because of these steps are restarted
-        too. If ``fresh`` is true, crawls get a new run; otherwise their existing run is resumed.
+        If ``numbers`` is ``None``, restart all steps that were discarded or cancelled, or are
+        waiting for their next try. Completed and scheduled steps are restarted only if they are
+        named. If ``cascade`` is true, the dependents that were cancelled because of these steps are
+        restarted too. If ``fresh`` is true, crawls get a new run; otherwise their existing run is
+        resumed.
 
         Raises ``InvalidRequest`` for a step that may still be executing (``ending``), and for a
         step that could not start because of another step that is not retried.
@@ -457,17 +458,18 @@ class Graph:
         return GraphState.COMPLETED
 
     def waiting(self, number: int) -> str | None:
-        """Return a sentence about what an unfinished step waits for, or ``None`` if it is executing
-        or has ended.
+        """Return a sentence about what an unfinished step is waiting for, or ``None`` if it is
+        executing or has ended.
         """
         if self._capacity is None:
             self._capacity = Capacity(self._spread, self.options)
         return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
-        """Return a sentence about what the graph waits for, or ``None`` if a step is executing.
+        """Return a sentence about what the graph is waiting for, or ``None`` if a step is
+        executing.
 
-        If a row is unreadable, the sentence is about this row, because a person has to repair it.
+        If a row is unreadable, the sentence is about this row, because it needs a manual repair.
         Otherwise the sentence is about the first step that could start next. If ``called`` is true,
         a step that belongs to a call counts as executing.
         """

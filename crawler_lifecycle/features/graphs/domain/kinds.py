@@ -248,7 +248,6 @@ CONTAINING = frozenset(kind for kind, rules in STEP_RULES.items() if rules.begin
 
 
 def asks_for(what: str, until: str, verb: str, key: str, path: str) -> str:
-    """Return the sentence about a step that waits for a person's command."""
-    return (
-        f"it waits for {what}{until}: crawlctl graph {verb} {shlex.quote(key)} {shlex.quote(path)}"
-    )
+    """Return the sentence about a step that is waiting for a command from a person."""
+    command = f"crawlctl graph {verb} {shlex.quote(key)} {shlex.quote(path)}"
+    return f"it is waiting for {what}{until}: {command}"

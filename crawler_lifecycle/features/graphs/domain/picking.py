@@ -357,22 +357,22 @@ _SHOWN = 3
 
 
 def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
-    """Return what this step waits for, or ``None`` if the step is executing, or if the step and all
-    steps in it have ended. For an executing step, return the recorded reason if there is one, for
-    example the reason why a crawl waits.
+    """Return what this step is waiting for, or ``None`` if the step is executing, or if the step
+    and all steps in it have ended. For an executing step, return the recorded reason if there is
+    one, for example the reason why a crawl waits.
     """
     step = spread.steps[number]
     if step.unreadable is not None:
         return step.unreadable
     if step.ending:
-        return "it was cancelled, and waits for proof that none of its work is still running"
+        return "it was cancelled, and is waiting for proof that none of its work is still running"
     if step.state is StepState.EXECUTING and not spread.children[number]:
         return step.reason
     if step.state.final or step.state is StepState.EXECUTING:
         return _inside(spread, number)
     if step.state in (StepState.SCHEDULED, StepState.RETRYABLE):
         what = "its next try" if step.state is StepState.RETRYABLE else "its time"
-        return f"it waits for {what}{_at(' at', step)}"
+        return f"it is waiting for {what}{_at(' at', step)}"
     if step.state is StepState.AVAILABLE:
         return _capacity(spread, capacity, step)
     return _dependencies(spread, number)
@@ -392,7 +392,7 @@ def _inside(spread: Propagation, number: int) -> str | None:
         for child in spread.children[number]
         if spread.end[child] is None or not spread.calm[child]
     ]
-    return f"it waits for steps in it: {_names(spread, open_)}" if open_ else None
+    return f"it is waiting for steps in it: {_names(spread, open_)}" if open_ else None
 
 
 def _dependencies(spread: Propagation, number: int) -> str:
@@ -412,8 +412,8 @@ def _dependencies(spread: Propagation, number: int) -> str:
             f"{_listed([shown(path) for path in step.missing])}, which has not been appended yet"
         )
     if not texts:
-        return "it waits for the graphs around it"
-    return f"{whose} waits for {' and for '.join(texts)}"
+        return "it is waiting for the graphs around it"
+    return f"{whose} is waiting for {' and for '.join(texts)}"
 
 
 def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
@@ -421,11 +421,11 @@ def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
         whose = (
             "with the role user-code" if step.queue is None else f"of the pool {shown(step.queue)}"
         )
-        return f"it waits for a free worker {whose}"
+        return f"it is waiting for a free worker {whose}"
     full = capacity.full(step)
     if full is not None:
         where = "the graph" if full == WHOLE else shown(spread.steps[full].path)
-        return f"it waits for one of the {capacity.cap(full)} slots of {where}"
+        return f"it is waiting for one of the {capacity.cap(full)} slots of {where}"
     if step.resources and capacity.alternative(step) is None:
         needs = [
             " and ".join(
@@ -433,8 +433,12 @@ def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
             )
             for resource in _exact(step.resources)
         ]
-        return f"it waits for {' or '.join(needs)}"
-    return "it waits for a worker" if STEP_RULES[step.kind].called else "it waits to be started"
+        return f"it is waiting for {' or '.join(needs)}"
+    return (
+        "it is waiting for a worker"
+        if STEP_RULES[step.kind].called
+        else "it is waiting to be started"
+    )
 
 
 def _names(spread: Propagation, numbers: Sequence[int]) -> str:

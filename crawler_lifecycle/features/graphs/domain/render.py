@@ -280,7 +280,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _text(node: Node) -> str:
-    """Return the text in the box of a node."""
+    """Return the label in the box of a node."""
     what = f" ({node.label})" if node.label else ""
     if node.steps is None:
         return node.name + what

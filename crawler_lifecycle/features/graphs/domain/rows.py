@@ -55,7 +55,7 @@ class Step:
     """
     batch: int | None = None
     """The number of the only call that may begin the step, until the step ends or the call has
-    answered. The number becomes ``None`` again if the step is cancelled, or has to wait again,
+    returned. The number becomes ``None`` again if the step is cancelled, or has to wait again,
     before the call has begun it.
     """
     run_id: int | None = None
@@ -69,8 +69,8 @@ class Step:
     """True if the step was cancelled and may still be running."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence about what the step waits for, who cancelled the step and why, or how the step
-    failed.
+    """One sentence about what the step is waiting for, who cancelled the step and why, or how the
+    step failed.
     """
     unreadable: str | None = None
     """The error in its row, which a manual edit caused. Until the row is repaired, the step counts

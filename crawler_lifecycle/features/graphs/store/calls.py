@@ -120,11 +120,11 @@ class GraphCalls(GraphPart):
         """Record ends with their results, and begin the steps ``begin``, in one transaction.
 
         Returns the numbers of the steps that began. A step that had already begun in this attempt
-        is included, because the answer to the first call may have been lost. A step does not begin
-        when it was cancelled, when its row does not name this call (``Step.batch``), when a
+        is included, because the response to the first call may have been lost. A step does not
+        begin when it was cancelled, when its row does not name this call (``Step.batch``), when a
         dependency is not completed, when a later attempt began, or when a stop is recorded.
 
-        The end of an attempt that no longer executes changes only ``ending``. An end with the
+        The end of an attempt that is no longer executing changes only ``ending``. An end with the
         state ``AVAILABLE`` means that the function was not called: this attempt does not count as a
         try.
         """
@@ -207,8 +207,8 @@ class GraphCalls(GraphPart):
                 run_id,
             ):
                 # A step that was cancelled in the meantime keeps its run, because the run must be
-                # stopped. A step whose former run was removed gets a new run. Every end of the new
-                # run counts, so run_attempt is reset.
+                # stopped. A step whose previous run was removed gets a new run. Every end of the
+                # new run counts, so run_attempt is reset.
                 other = {"run_attempt": 0} if step["run_id"] not in (None, run_id) else {}
                 steps.set(
                     number,
@@ -362,7 +362,7 @@ class _Steps:
     def end(self, done: ExecutionEnd) -> None:
         """Record the end of an execution.
 
-        If the step no longer executes, only ``ending`` is reset.
+        If the step is no longer executing, only ``ending`` is reset.
 
         Raises ``InvalidRequest`` for an end with an invalid state, or without its ``not_before``.
         """

@@ -44,7 +44,7 @@ T = TypeVar("T")
 _IS_OPEN = graph.c.state == GraphState.EXECUTING
 #: The number of seconds after which drafts that were not started are removed.
 DRAFT_S = 86_400.0
-#: The number of a graph's latest commands whose answers are stored.
+#: How many of a graph's latest commands have their result stored.
 COMMANDS_MAX = 100
 
 
@@ -194,12 +194,12 @@ class GraphStore(GraphCalls, GraphReads):
     # --- while it runs ---
 
     def claim_graph(self, graph_id: int, owner: Owner) -> GraphRow:
-        """Make ``owner`` the owner of a graph that executes.
+        """Make ``owner`` the owner of a graph that is executing.
 
         A second call, or a call after the end, changes nothing.
 
         If the graph had a different owner, its next attempt begins. Unfinished steps in calls of
-        the former owner begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as
+        the previous owner begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as
         ``claim_manager`` does, and ``NotInThisState`` for a draft.
         """
         with self._unit(graph_id) as unit:
@@ -230,9 +230,9 @@ class GraphStore(GraphCalls, GraphReads):
         return answer
 
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
-        """Execute a command of a person as ``change`` does, once for each ``request_id``.
+        """Execute a command from a person as ``change`` does, once for each ``request_id``.
 
-        A second call returns the stored answer. If an ended graph has open steps after the command,
+        A second call returns the stored result. If an ended graph has open steps after the command,
         the graph executes again, and its owner and its stop are cleared. Raises ``RunNotFound``,
         and ``RowUnreadable`` for any invalid step. Raises ``NotInThisState`` for a draft, a pruned
         graph and a graph that is stopping.
@@ -394,8 +394,8 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
         unit.set(
             state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP
         )
-        # The workflow of the former attempt may still be open and claim the graph again. Therefore
-        # the attempt is increased, which alone makes late writes of earlier calls fail.
+        # The workflow of the previous attempt may still be open and claim the graph again.
+        # Therefore the attempt is increased, which alone makes late writes of earlier calls fail.
     return answer
 
 

@@ -57,7 +57,7 @@ class GraphReads(GraphPart):
         return row if row is not None and row.key == key else None
 
     def untold_graphs(self, until: datetime, silent_until: datetime) -> list[GraphRow]:
-        """Return executing graphs that their workflow may not know about.
+        """Return executing graphs whose workflow may not know about them.
 
         First come graphs that have no owner or a recorded stop, and were last changed at ``until``
         or before. Then come graphs that were last changed at ``silent_until`` or before, because

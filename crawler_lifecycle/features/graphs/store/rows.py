@@ -118,7 +118,7 @@ def shape_of(
 ) -> dict[str, Any] | None:
     """Return the ``shape`` of a step, or ``None`` if all fields have their defaults.
 
-    Give ``spec`` for a new step, and the former shape as ``before`` for an existing step.
+    Give ``spec`` for a new step, and the previous shape as ``before`` for an existing step.
     """
     found = {name: value for name in _OF_STEP if (value := getattr(step, name)) != _SHAPE[name]}
     for name in ("timeout_s", "backoff_s"):

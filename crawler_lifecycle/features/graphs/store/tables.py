@@ -56,10 +56,10 @@ graph = new_table(
     Column("counts", Json),
     Column("cause", Long),
     *owner_columns(),
-    # Former owners whose graph was taken over, and whose late claims are refused.
+    # Previous owners whose graph was taken over, and whose late claims are refused.
     required("former_owners", Json),
     required("next_batch", BigInteger),
-    # The latest commands of people, and their answers: [[request id, answer], ...].
+    # The latest commands from people, and their results: [[request id, result], ...].
     required("commands", Json),
     *stop_columns(),
     required("tags", Json),
@@ -103,7 +103,7 @@ graph_step = new_table(
     required("tries", Integer),
     required("snoozed", Integer),
     Column("not_before", UtcTime),
-    # The call that executes the step and has not answered yet.
+    # The call that is executing the step and has not returned yet.
     Column("batch", BigInteger),
     # The alternative of resources that the step uses now.
     Column("alternative", Integer),

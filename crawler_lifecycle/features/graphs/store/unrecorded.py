@@ -2,7 +2,7 @@
 
 The worker that started such a run died before it could record the start in the step's row. The run
 is found by the request id that the step gives it (a manager: by its name and flow id). If the step
-had resumed its former run, the row names that run.
+had resumed its previous run, the row names that run.
 """
 
 from __future__ import annotations

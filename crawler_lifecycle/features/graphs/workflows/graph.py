@@ -4,14 +4,14 @@
 2. Repeatedly advance the graph in the database (``advance_graph``), and start the picked steps.
    Functions are called in workers of the role ``user-code``. Crawls and managers are begun in
    parallel.
-3. Wait for the answer of a call, for the end of a run, for a command, or for the time that a step
-   waits for. A signal only wakes the workflow, which then reads the rows, so a lost, repeated or
-   foreign signal does no harm.
+3. Wait for a call to return, for the end of a run, for a command, or for the time that a step waits
+   for. A signal only wakes the workflow, which then reads the rows, so a lost, repeated or foreign
+   signal does no harm.
 4. End when every step has ended. A recorded stop cancels every step, so it leads to the end.
 
 A call that is an activity ends with the execution that started it. Therefore a call that may take
 long, and every call that starts while the history is full, has its own workflow. The execution
-continues as new after the short calls have answered. Temporal does not notify it when a workflow
+continues as new after the short calls have returned. Temporal does not notify it when a workflow
 closes that an earlier execution started, so the execution asks Temporal from time to time.
 """
 
@@ -80,17 +80,17 @@ from ..domain.spec import GraphState
 from .graph_state import GAP_S, LEVEL_S, GraphWork
 
 #: The number of events after which the workflow continues as new. First the short calls must
-#: answer, which takes at most a minute and a half. New calls get their own workflows in the
+#: return, which takes at most a minute and a half. New calls get their own workflows in the
 #: meantime. A worker without the workflow in its cache replays all events, at 0.1 to 0.2 ms each.
 HISTORY_MAX = 1_000
 
-#: The maximum number of unanswered calls, and the maximum while the history is full.
+#: The maximum number of calls that have not returned, and the maximum while the history is full.
 CALLS_MAX = 500
 CALLS_WHEN_FULL = 50
 #: Seconds until steps are picked again after their call failed.
 FAILED_S = 5.0
-#: The patch of November 2026: a worker of the former build may have ignored a command that came as
-#: a signal.
+#: The patch of November 2026: a worker of the previous build may have ignored a command that
+#: arrived as a signal.
 BY_SIGNAL = "commands-by-signal"
 #: The maximum duration in seconds of a call in its own workflow. Each function has a shorter limit.
 LONG_S = 8 * 86_400.0
@@ -100,8 +100,8 @@ _STATE = TypeAdapter(GraphWork)
 
 
 class FunctionCalls:
-    """The calls of functions of one graph. The numbers of answered calls go to the inbox of
-    ``GraphWork``.
+    """The calls of functions of one graph. The numbers of calls that have returned go to the inbox
+    of ``GraphWork``.
     """
 
     def __init__(self, work: GraphWork, beside: Beside) -> None:
@@ -113,11 +113,11 @@ class FunctionCalls:
 
     @property
     def count(self) -> int:
-        """The number of calls that have not answered."""
+        """The number of calls that have not returned."""
         return len(self._short) + len(self._s.apart)
 
     def over(self) -> bool:
-        """Return whether calls have answered and no further functions are expected to end soon. A
+        """Return whether calls have returned and no further functions are expected to end soon. A
         call with its own workflow may take hours, so an advance, which is cheap, does not wait for
         it.
         """

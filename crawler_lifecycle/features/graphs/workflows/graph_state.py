@@ -33,7 +33,7 @@ LEVEL_S = 300.0
 #: because even a short timer on a Temporal server fires up to a second late.
 GAP_S = 0.2
 GAP_FACTOR = 3.0
-#: The maximum number of answered calls that are remembered until the next advance. Later answers
+#: The maximum number of returned calls that are remembered until the next advance. Later returns
 #: only wake the workflow.
 ANSWERED_MAX = 1_000
 #: The maximum number of waiting commands that arrived as signals.
@@ -44,10 +44,11 @@ STOP_S = 60.0
 
 @dataclass
 class GraphInbox(ManagerInbox):
-    """The signals, stops and answers that reached the graph and have not been handled yet."""
+    """The signals, stops and returned calls that reached the graph and have not been handled
+    yet."""
 
     answered: list[int] = field(default_factory=list)
-    """The numbers of calls of functions that have answered."""
+    """The numbers of function calls that have returned."""
     commands: list[StepCommand] = field(default_factory=list)
     """Commands that arrived as signals and have not been carried out yet."""
 
@@ -79,7 +80,8 @@ class GraphInbox(ManagerInbox):
     def _take_command(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime
     ) -> None:
-        """Accept a command. A signal has no answer, so a note explains why a command is dropped."""
+        """Accept a command. A signal has no response, so a note explains why a command is
+        dropped."""
         if len(self.commands) >= COMMANDS_MAX:
             self.note(f"signal {name!r} dropped: {COMMANDS_MAX} commands wait already")
             return
@@ -104,7 +106,7 @@ class GraphWork(OwnedState):
     seen: int = 0
     """The highest number of a call of functions that was started."""
     apart: list[int] = field(default_factory=list)
-    """The numbers of calls that have their own workflow and have not answered."""
+    """The numbers of calls that have their own workflow and have not returned."""
     advanced_at: datetime | None = None
     """The time at which the last advance began. This advance took ``took_s`` seconds."""
     took_s: float = 0.0
@@ -118,7 +120,7 @@ class GraphWork(OwnedState):
     ending: int = 0
     """The number of cancelled crawls and managers that may still be running."""
     stopping: str | None = None
-    """A text about the last pass that stopped crawls and managers."""
+    """A description of the last pass that stopped crawls and managers."""
     stop_at: datetime | None = None
     """The time at which a stop was recorded."""
     unrecorded: bool = False
@@ -199,7 +201,7 @@ class GraphWork(OwnedState):
         return GraphResult(self.graph_id, self.key, self.name, self.attempt, self.state, self.cause)
 
     def snapshot(self, calls: int) -> GraphSnapshot:
-        """Return the answer to the query ``status``."""
+        """Return the response to the query ``status``."""
         known = (
             self.graph_id,
             self.key,

@@ -1,4 +1,4 @@
-"""Workers that no longer leave notes, because they are frozen, cut off from the database, or were
+"""Workers that no longer leave notes, because they are frozen or cut off from the database, or were
 killed.
 
 The clocks of machines differ, so a reader uses its own clock to measure how long a note has not
@@ -26,7 +26,7 @@ class WorkerNote(NamedTuple):
 
 @dataclass
 class WorkerWatch:
-    """The notes of workers, and the time since when one reader has seen each note unchanged."""
+    """The notes of workers, and since when one reader has seen each note unchanged."""
 
     _changed: dict[str, tuple[WorkerNote, float]] = field(default_factory=dict)
     _began: float | None = None

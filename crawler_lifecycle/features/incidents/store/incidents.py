@@ -47,7 +47,7 @@ class IncidentStore(IncidentReader):
     def record_conditions(
         self, conditions: Sequence[IncidentCondition], covers: Callable[[IncidentRow], bool]
     ) -> int:
-        """Open, count and close incidents according to the present conditions, and write their
+        """Open, count and close incidents according to the current conditions, and write their
         events.
 
         ``covers`` returns whether ``conditions`` would contain the condition of an open incident if

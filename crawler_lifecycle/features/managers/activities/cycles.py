@@ -139,13 +139,13 @@ GIVEN_UP = f"given up after {TRIES} tries"
 #: tries.
 AGAIN_S = (1.0, 5.0, 60.0)
 #: Seconds for reading pages of a source in one cycle. A page that has begun is read to its end.
-#: Ended runs wait during this time, because a process makes one call at a time.
+#: Ended runs wait during this time, because a process executes one call at a time.
 READ_S = 1.0
 #: The maximum number of identities, jobs or rows that a class may request at once.
 ASKED_MAX = 1000
 #: Seconds after which the web page shows what a class is working on.
 SLOW_S = 10.0
-#: The maximum length of the text about why a manager waits, in characters.
+#: The maximum length of the reason why a manager is waiting, in characters.
 WAITING_MAX = 1000
 
 
@@ -185,7 +185,7 @@ class ManagerActivities:
     """Makes a reader for files of a manager's runs, for one cycle."""
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
-    """The maximum number of source items that wait for a slot."""
+    """The maximum number of source items that may wait for a slot."""
     reports: dict[tuple[int, int], ClassReport] = field(default_factory=dict)
     """The latest report of each manager and attempt."""
     start_graph: Callable[..., bool] = starts_none
@@ -256,8 +256,8 @@ class _Cycle(FileQuestions):
         self._host = host
         self._begin(host)
         self._read(host)
-        # The ends are read after the source, because reading the source may take long. Thus runs
-        # that end in the meantime need not wait for the next cycle.
+        # The ends are read after the source, because reading the source may take long. So runs that
+        # end in the meantime need not wait for the next cycle.
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         self._ended = {end.live.item_id: end.tries for end in facts.ended}
         self._gave_up = any(end.given_up for end in facts.ended)
@@ -335,9 +335,9 @@ class _Cycle(FileQuestions):
                 self._managers.note_error(self._fence, self._row.error, waiting)
 
     def end(self) -> CycleAnswer:
-        """Call ``on_close`` after a stop, if an object ever existed. Return the answer for the end.
+        """Call ``on_close`` after a stop, if an object ever existed. Return the result for the end.
 
-        If the end is already recorded, ``on_close`` has been called, and only the answer was lost.
+        If the end is already recorded, ``on_close`` has been called, and only the result was lost.
         """
         row = self._row
         answer = CycleAnswer(
@@ -380,7 +380,7 @@ class _Cycle(FileQuestions):
         return answer
 
     def failed(self, failed: UserCodeFailed) -> CycleAnswer:
-        """Return the answer after the class failed in its cycle: to try again later, or to end the
+        """Return the result after the class failed in its cycle: to try again later, or to end the
         manager.
 
         The process has ended. Only the effects of the ended hooks of this cycle are recorded.
@@ -447,7 +447,7 @@ class _Cycle(FileQuestions):
         changed = row.fingerprint is not None and row.fingerprint != host.fingerprint
         if changed and host.on_code_change == "fail":
             fix = (
-                "start it under another flow id, restore the former code, or set on_code_change "
+                "start it under another flow id, restore the previous code, or set on_code_change "
                 "to replay"
             )
             raise UserCodeFailed(
@@ -491,7 +491,7 @@ class _Cycle(FileQuestions):
 
     def _read(self, host: UserCodeProcess) -> None:
         """Read pages of the source while there is capacity, but only for a short time, because
-        ended runs have to wait meanwhile.
+        ended runs have to wait in the meantime.
         """
         row = self._row
         counts = self._row.counts.by_state
@@ -592,7 +592,7 @@ class _Cycle(FileQuestions):
             or self._managers.starting_jobs(self._fence, 1)
         )
 
-    # --- questions of the class
+    # --- questions from the class
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Answer a question that the class asks during a cycle.

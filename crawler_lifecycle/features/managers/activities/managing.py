@@ -62,7 +62,7 @@ class ManagerOpened:
 
 @dataclass(frozen=True, slots=True)
 class NoteManager:
-    """The input of ``note_manager``: the reason why the manager waits, and the error of its
+    """The input of ``note_manager``: the reason why the manager is waiting, and the error from its
     class.
     """
 
@@ -118,7 +118,7 @@ class ManagingActivities:
 
         The manager's runs report to the workflow id that is derived from the manager's name and
         flow id, so no other workflow may own the manager. A second execution returns the same
-        answer to the same owner.
+        result to the same owner.
         """
         row = self._row(order.number)
         if order.owner.workflow_id != row.workflow_id:
@@ -198,8 +198,8 @@ class ManagingActivities:
 
     @activity_named("note_manager")
     def note_manager(self, order: NoteManager) -> None:
-        """Record what the manager waits for, so that people see it. A second execution records the
-        same.
+        """Record what the manager is waiting for, so that people can see it. A second execution
+        records the same.
         """
         self.managers.note_error(order.fence, order.error, order.waiting)
 

@@ -112,7 +112,7 @@ def format_of(path: Path, given: Format | None) -> Format:
 
 
 def _json_lines(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
-    """Yield the number of each line, with its item or its error text."""
+    """Yield the number of each line, with its item or its error message."""
     number = 0
     while raw := file.readline(LINE_MAX + 1):
         number += 1
@@ -151,7 +151,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
 
 
 def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
-    """Yield the number of each line of a CSV file, with its item or its error text.
+    """Yield the number of each line of a CSV file, with its item or its error message.
 
     The header determines the delimiter, as in feeds of crawls. Blanks before a value are ignored
     unless it is quoted. An empty value is left out of the item.
@@ -191,8 +191,7 @@ def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines as text. Each is decoded separately, so that an error names the right
-    line.
-    """
+    """Yield the lines as text. Each is decoded separately, so that an error names the correct
+    line."""
     for number, raw in enumerate(lines):
         yield raw.decode("utf-8" if number else "utf-8-sig")

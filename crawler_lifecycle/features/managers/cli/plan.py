@@ -1,5 +1,5 @@
-"""``crawlctl manager plan``: shows the jobs that a class would schedule, and why other items wait
-or are left out.
+"""``crawlctl manager plan``: shows the jobs that a class would schedule, and why other items would
+wait or be left out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def plan(
     *argv: str,
     limit: int = 50,
 ) -> None:
-    """Show the jobs that a class would schedule, in order, and why an item waits or is left out.
+    """Show the jobs that a class would schedule, in order, and why an item would wait or be left
+    out.
 
     Nothing is started.
 

@@ -146,7 +146,7 @@ def start(
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
         say_note(started, f"manager {manager_id}")
-    # With a flow, the answer may show the end of the previous attempt, which must be ignored.
+    # With a flow, the response may show the end of the previous attempt, which must be ignored.
     before = started if flow else None
     if watch or wait:
         return MANAGER.follow(manager_id, watch=watch, after=before)
@@ -191,7 +191,7 @@ def _started(
         sender.all(chain(first, items), seal)
     except CommandFailed as failure:
         manager_id = started["manager_id"]
-        state = f"manager {manager_id} has {sender.jobs} items and waits for more"
+        state = f"manager {manager_id} has {sender.jobs} items and is waiting for more"
         failure.why = "; ".join(filter(None, (failure.why, state)))
         rest = (
             f"crawlctl manager add {manager_id} --each REST --seal, or crawlctl manager stop "

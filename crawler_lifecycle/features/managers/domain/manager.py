@@ -1,5 +1,5 @@
-"""A crawl manager: its jobs, the input and the decision of one cycle, and rules that need no
-database or clock.
+"""A crawl manager: its jobs, the input and decision of one cycle, and the rules that need neither a
+database nor a clock.
 
 ``Facts`` and ``Decision`` are sent as JSON between a worker and the process with the user's class.
 Therefore they contain only strings, numbers, lists and dictionaries. The user's code can do
@@ -155,7 +155,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ManagerSnapshot:
-    """The answer to the query ``status``: the state of the workflow itself. The jobs are in the
+    """The response to the query ``status``: the state of the workflow itself. The jobs are in the
     database.
     """
 
@@ -177,7 +177,7 @@ class ManagerSnapshot:
     stop: StopIntent | None = None
     leave: bool = False
     waiting: str | None = None
-    """A sentence about what the manager waits for."""
+    """A sentence about what the manager is waiting for."""
     error: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -210,7 +210,7 @@ class AddJobs:
     __pydantic_config__: ClassVar = STRICT
     ASKED: ClassVar = (
         "jobs",
-        'send some, such as {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}',
+        'send at least one, such as {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}',
     )
 
     jobs: list[Job] = field(default_factory=list)
@@ -264,7 +264,7 @@ class Page:
     """True if the source has no more yields."""
     error: str | None = None
     """The reason why the source stopped permanently: it raised an error, or a yield is not a job
-    and ``on_item_error`` is ``stop``. No further job is picked. The manager fails with this text
+    and ``on_item_error`` is ``stop``. No further job is picked. The manager fails with this message
     after its live jobs have ended.
     """
 
@@ -299,7 +299,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that waits for a slot: a row in the state BUFFERED, DELAYED or QUEUED."""
+    """A job that is waiting for a slot: a row in the state BUFFERED, DELAYED or QUEUED."""
 
     item_id: int
     job: Job
@@ -318,7 +318,7 @@ class Live:
 
     item_id: int
     key: str
-    """The run id as text, or the id of its request before the run exists."""
+    """The run id as a string, or the id of its request before the run exists."""
     job: Job
     seq: int
     retry: int = 0
@@ -494,8 +494,8 @@ class Decision:
     wait for them (S-02, S-32).
     """
     error: str | None = None
-    """The error of the class in this cycle, and the fix. If ``over`` is true, the manager fails
-    because of this error.
+    """The error that the class raised in this cycle, and the fix. If ``over`` is true, the manager
+    fails because of this error.
     """
     waiting: str | None = None
     """A sentence about why no further job was picked."""

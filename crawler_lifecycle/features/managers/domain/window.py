@@ -1,5 +1,5 @@
 """The window of a crawl manager, which gives free slots to waiting jobs and explains why the others
-wait.
+have to wait.
 
 A ``Window`` belongs to one cycle. The window begins with the facts, handles ends and new jobs, and
 gives slots in the order of S-53: delayed jobs that may start, then queued jobs, then jobs of the
@@ -32,14 +32,14 @@ from .manager import (
 Pool = Callable[[JobState, int, int], Sequence[Waiting]]
 _POOL_PAGE = 100
 
-LATER = "can_schedule_job_with_params answered: later"
+LATER = "can_schedule_job_with_params refused it for now"
 NOT_DUE = "the delay of a retry has not elapsed yet"
-NOT_STARTED = "schedule_spider_with_jobargs answered None"
+NOT_STARTED = "schedule_spider_with_jobargs returned None"
 
 
 class Later(Exception):
-    """Raised if a rule cannot decide yet whether a job may start. The text explains why the job
-    waits.
+    """Raised if a rule cannot decide yet whether a job may start. The message explains why the job
+    has to wait.
     """
 
 
@@ -315,12 +315,12 @@ class Window:
                 return f"key {key[:60]} has its {most:g} live jobs"
         return None if rules.may_start(waiting.job) else LATER
 
-    # --- the answer -------------------------------------------------------------------------------
+    # --- the result -------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
-        """Return whether the work is done: no job is live or waits, and the source has ended (S-61,
-        S-D4).
+        """Return whether the work is done: no job is live or waiting, and the source has ended
+        (S-61, S-D4).
         """
         return not self._now.live and not self.waiting and self.facts.exhausted
 
@@ -344,7 +344,7 @@ class Window:
         if facts.source_error is not None:
             return f"the source has stopped: {facts.source_error}"
         if facts.paused:
-            return "a person paused it"
+            return "somebody paused it"
         if not live and not self.waiting:
             return None if facts.exhausted else "its source is being read"
         most = cap if facts.cap is None else facts.cap
@@ -354,7 +354,7 @@ class Window:
             return f"{CYCLE_PICKS} jobs were picked at once; the next cycle continues"
         if self.refused:
             reasons = [
-                f"{count} {'job waits' if count == 1 else 'jobs wait'}: {why}"
+                f"{count} {'job is waiting' if count == 1 else 'jobs are waiting'}: {why}"
                 for why, count in self.refused.most_common(3)
             ]
             full = (
@@ -366,5 +366,7 @@ class Window:
         if not facts.exhausted:
             return "its source is being read"
         return (
-            f"{live} {'job is' if live == 1 else 'jobs are'} live, and none waits" if live else None
+            f"{live} {'job is' if live == 1 else 'jobs are'} live, and none is waiting"
+            if live
+            else None
         )

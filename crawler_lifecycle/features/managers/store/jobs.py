@@ -26,14 +26,14 @@ _ROUNDS = 20
 
 
 class ManagerJobs(ManagerPart):
-    """The methods of ``ManagerStore`` that answer questions of classes about jobs."""
+    """The methods of ``ManagerStore`` that answer classes' questions about jobs."""
 
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
         """Return one job in the form of ``rows.metadata_of``, or ``None`` if the job does not
         exist.
 
-        ``key`` is the number of the job's run (as text) or the request id of this run. A key may
-        also identify another run in the same project.
+        ``key`` is the number of the job's run (as a string) or the request id of this run. A key
+        may also identify another run in the same project.
         """
         r = run_history.c
         i = manager_item.c

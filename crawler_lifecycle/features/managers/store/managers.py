@@ -1,4 +1,4 @@
-"""Writes managers: their rows from the reservation to the end, and the commands of people."""
+"""Writes managers: their rows from the reservation to the end, and commands from people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
 class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
-    """Managers and their jobs: the queries for people, and the writes of workflows and workers.
+    """Managers and their jobs: the queries for people, and the writes by workflows and workers.
 
     A method with a fence raises ``Fenced`` and writes nothing if the attempt, owner or generation
     differs.
@@ -95,8 +95,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
         If the manager had a different owner, its next attempt begins. After its end, this is a
         resume. A live manager is taken over only by an owner with the same workflow id, because its
-        former owner is then closed. A recorded stop is kept. Raises ``RunIsLive`` for another
-        workflow id, ``Fenced`` for a former owner whose manager was taken over, and
+        previous owner is then closed. A recorded stop is kept. Raises ``RunIsLive`` for another
+        workflow id, ``Fenced`` for a previous owner whose manager was taken over, and
         ``RunNotFound``.
         """
         with self._unit(manager_id) as unit:
@@ -154,7 +154,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def note_error(
         self, fence: ManagerFence, error: str | None, waiting_for: str | None = None
     ) -> None:
-        """Record the error of the class, if any, and the reason why the manager waits."""
+        """Record the error from the class, if any, and the reason why the manager is waiting."""
         with self._unit(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
@@ -256,7 +256,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _drop_unstarted(unit: ManagerUnit) -> None:
-        """Delete items from former code that were not started.
+        """Delete items from previous code that were not started.
 
         The source is read again and may yield them again.
         """

@@ -76,7 +76,7 @@ def ended_by(row: Row) -> EndedBy | None:
     """
     if not RunStatus(row["status"]).terminal:
         return None
-    # A close reason of its class may be any text, including this one.
+    # A close reason from its class may be any string, including this one.
     stopped = row["stop_requested_at"] is not None and row["outcome"] == "cancelled"
     return EndedBy.PERSON if stopped else EndedBy.CRAWLER if row["is_over"] else EndedBy.SERVICE
 

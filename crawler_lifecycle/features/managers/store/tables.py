@@ -52,7 +52,7 @@ manager = new_table(
     Column("outcome", Words(200)),
     Column("cause", Long),
     *owner_columns(),
-    # Former owners whose manager was taken over, and whose late claims are refused.
+    # Previous owners whose manager was taken over, and whose late claims are refused.
     required("former_owners", Json),
     # The generation of the process that runs the class. Writes of older processes are refused.
     required("generation", Integer),

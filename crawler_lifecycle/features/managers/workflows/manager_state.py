@@ -208,7 +208,7 @@ class ManagerState(OwnedState):
         return ManagerResult(*identity, self.status, self.outcome or "", self.cause or "")
 
     def snapshot(self) -> ManagerSnapshot:
-        """Return the answer to the query ``status``."""
+        """Return the response to the query ``status``."""
         return ManagerSnapshot(
             manager_id=self.manager_id,
             name=self.name,

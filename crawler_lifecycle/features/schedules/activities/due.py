@@ -53,7 +53,7 @@ class DueDecided:
     begun: TargetRef | None = None
     """The target that has begun."""
     begin: bool = False
-    """True if the target still has to begin, because it waits for the previous target."""
+    """True if the target still has to begin, because it is waiting for the previous target."""
     stop: bool = False
     """True if the previous target must be stopped first."""
 

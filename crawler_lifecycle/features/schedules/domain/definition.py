@@ -35,8 +35,8 @@ from .calendar import (
     smallest_gap_s,
 )
 
-#: The pattern of a due time in a string of the target. The pattern accepts only the directives of
-#: ``strftime`` that have the same meaning everywhere.
+#: Matches a due-time placeholder in one of the target's strings. It accepts only the ``strftime``
+#: directives that have the same meaning everywhere.
 _DUE_TEXT = re.compile(r"\{due:((?:%[YmdHMSjyGVu%]|[^%{}])+)\}")
 _DUE_FIX = (
     "give {due:FORMAT} with %Y %m %d %H %M %S %j %y %G %V %u and other characters, such as "
@@ -156,7 +156,7 @@ class ScheduleSpec:
         """Return the target of a due time, with each ``{due:FORMAT}`` replaced by the time in the
         schedule's zone.
 
-        Raises ``InvalidRequest`` for any other text that begins with ``{due``.
+        Raises ``InvalidRequest`` for any other string that begins with ``{due``.
         """
         found: dict[str, Any] = _filled(
             str(self.kind), self.target, due_at.astimezone(read_zone(self.time_zone))
@@ -323,7 +323,7 @@ def check_own(kind: TargetKind, given: Container[str]) -> None:
 
 
 def check_schedule_name(name: str) -> None:
-    """Raise ``InvalidRequest`` unless the text is allowed as the name of a schedule."""
+    """Raise ``InvalidRequest`` unless the string is allowed as the name of a schedule."""
     if not SCHEDULE_NAME.fullmatch(name):
         raise refusal(
             "name",

@@ -51,7 +51,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     """Schedules and their firings.
 
     Most writing methods lock the row of the schedule first. Before a new definition, the end of a
-    pause, or a deletion, each past due time gets its firing by the former definition.
+    pause, or a deletion, each past due time gets its firing by the previous definition.
     """
 
     table = schedule

@@ -18,9 +18,9 @@ from crawler_lifecycle.domain.last_words import printable
 
 #: The maximum number of characters in a title.
 TITLE_MAX = 150
-#: The same for a cause.
+#: The maximum number of characters in a cause.
 CAUSE_MAX = 1500
-#: The same for the line with the counts.
+#: The maximum number of characters in the line with the counts.
 LINE_MAX = 1000
 #: The maximum number of characters of a string in a message, including the marks that quote it.
 #: Slack accepts 3,000.

@@ -228,8 +228,8 @@ def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) ->
 
 
 def shown(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the definition as responses show it. The address of a chat lacks its end, which is a
-    secret.
+    """Return the definition as responses show it. A chat's address is shown without its end, which
+    is a secret.
     """
     scheme, there, rest = str(definition.get("url")).partition("://")
     if definition.get("kind") not in CHATS or not there:
@@ -249,8 +249,8 @@ def _check_recipients(found: Sequence[str]) -> None:
 
 
 def check_url(url: object, *, hidden: bool) -> None:
-    """Raise ``InvalidRequest`` unless the text is a valid address. ``WebhookRules`` decides whether
-    it may be called.
+    """Raise ``InvalidRequest`` unless the string is a valid address. ``WebhookRules`` decides
+    whether it may be called.
 
     With ``hidden``, the message does not show the address, because it is a secret.
     """

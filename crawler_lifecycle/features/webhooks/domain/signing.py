@@ -21,7 +21,7 @@ MOST = 64
 
 
 def read_secret(reference: str, text: str | None) -> bytes:
-    """Read the key from the text of a variable.
+    """Read the key from the value of a variable.
 
     Raises ``InvalidRequest``; the message never shows the key.
     """

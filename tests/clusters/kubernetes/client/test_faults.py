@@ -52,8 +52,8 @@ QUOTA = 'jobs.batch "a" is forbidden: exceeded quota: crawls, requested: count/j
 #: What happens, what it is, and what its text says.
 FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
     ("silence", Silence(), NoAnswer, "no data came from http://127.0.0.1"),
-    ("slow drip", Drip(0.2), NoAnswer, "no complete answer"),
-    ("slow drip of the head", Drip(0.2, head=True), NoAnswer, "no complete answer"),
+    ("slow drip", Drip(0.2), NoAnswer, "no complete response"),
+    ("slow drip of the head", Drip(0.2, head=True), NoAnswer, "no complete response"),
     ("cut body", Cut(20), NoAnswer, "was interrupted"),
     ("cut chunk", Cut(20, chunked=True), NoAnswer, "was interrupted"),
     ("closed without an answer", LostAnswer(), NoAnswer, "was interrupted"),
@@ -107,7 +107,7 @@ FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
     ),
     ("404", Answer(404), NotFound, "(404)"),
     ("409", Answer(409), Conflict, "(409)"),
-    ("422", Answer(422), RequestRefused, "refuses this"),
+    ("422", Answer(422), RequestRefused, "refused this"),
     (
         "500",
         Answer(500, "etcdserver: request timed out"),
@@ -408,7 +408,7 @@ def test_a_401_reads_the_credentials_again_and_then_says_so(
     with pytest.raises(CredentialsRejected) as caught:
         api.listing(api.jobs_path(), Job)
     assert caught.value.status == 401
-    assert "rejects our credentials: list jobs in namespace crawls (401): Unauthorized" in str(
+    assert "rejected our credentials: list jobs in namespace crawls (401): Unauthorized" in str(
         caught.value
     )
     assert "were read again and are still refused" in str(caught.value)
@@ -519,5 +519,5 @@ def test_calls_are_watched_over_as_soon_as_there_is_a_thread_for_it(
         with pytest.raises(RuntimeError, match="can't start new thread"):
             api.listing(api.jobs_path(), Job)
     server.faults.add("GET", "/jobs", Drip(0.2))
-    with hurried(api), pytest.raises(NoAnswer, match="no complete answer"):
+    with hurried(api), pytest.raises(NoAnswer, match="no complete response"):
         api.listing(api.jobs_path(), Job)

@@ -527,7 +527,7 @@ def test_a_token_that_is_refused_is_a_reason_to_wait(server: FakeApiServer, api:
     with Told(observer(api)).watching() as told:
         server.tokens = {"another"}
         server.drop_connections()
-        wait_until(lambda: "rejects our credentials" in str(told.observer.health().problem))
+        wait_until(lambda: "rejected our credentials" in str(told.observer.health().problem))
         server.tokens = None
         wait_until(lambda: told.observer.health().up)
         told.after(lambda: server.pod_starts(name))

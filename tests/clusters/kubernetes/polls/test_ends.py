@@ -495,7 +495,9 @@ def test_an_end_in_a_running_pod_is_one_only_where_nothing_starts_it_again(
     beside = pod(done(60, code), phase="Running", spec=spec)
     seen = poll(job(), beside)
     assert (seen.phase is Phase.EXECUTING) is again
-    assert (f"Its node restarts it (0 times, last exit {code})" in (seen.reason or "")) is again
+    assert (
+        f"Its node is restarting it (0 times, last exit {code})" in (seen.reason or "")
+    ) is again
     beside["status"]["phase"] = "Failed" if code else "Succeeded"
     assert poll(job(), beside).phase is Phase.ENDED, "a pod that is over starts nothing"
     beside = pod(done(60, code), phase="Running", spec=spec, meta=deleted(55))

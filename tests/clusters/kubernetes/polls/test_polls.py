@@ -108,7 +108,7 @@ def test_an_answer_that_is_cut_off_anywhere_is_not_known(
 def test_a_stale_list_is_found_out_and_is_no_proof(harness: Harness) -> None:
     harness.deploy()
     harness.server.faults.add("GET", r"/jobs\?", Stale(1000), times=None)
-    with pytest.raises(ApiError, match="stale: crawl-7-0-1 exists, but the list lacks it"):
+    with pytest.raises(ApiError, match="stale: crawl-7-0-1 exists, but is missing from the list"):
         harness.see(missed_s=3600)
     with pytest.raises(ApiError, match="stale"):
         harness.see(stopping=True)

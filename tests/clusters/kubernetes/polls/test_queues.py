@@ -15,7 +15,7 @@ from tests.clusters.kubernetes.polls.harness import Harness
 from tests.support.kube_api.faults import Answer, Fault, Garbage, Reset
 
 Json = dict[str, Any]
-HELD = "Waits in queue night"
+HELD = "Waiting in queue night"
 FULL = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor any, 50m more needed"
 GROUPS = "/apis/(visibility.)?kueue.x-k8s.io"
 
@@ -95,22 +95,22 @@ def visibility(harness: Harness, *names: str) -> None:
 @pytest.mark.parametrize(
     ("conditions", "more", "said"),
     [
-        ([], {}, " as number 2: Kueue has not considered it yet"),
-        ([PENDING], {}, f" as number 2: {FULL}"),
+        ([], {}, ", position 2: Kueue has not considered it yet"),
+        ([PENDING], {}, f", position 2: {FULL}"),
         (
             [PENDING, PREEMPTED],
             {},
-            f" as number 2: {FULL}; it was taken back before (Preempted: {PREEMPTED['message']})",
+            f", position 2: {FULL}; it was taken back before (Preempted: {PREEMPTED['message']})",
         ),
         (
             [condition("QuotaReserved", "Pending", "Exceeded the PodsReady timeout", true=False)],
             {"requeueState": {"count": 1, "requeueAt": "2090-01-05T12:00:00Z"}},
-            " as number 2: Exceeded the PodsReady timeout; it is queued again at 05 Jan 12:00 UTC",
+            ", position 2: Exceeded the PodsReady timeout; it is queued again at 05 Jan 12:00 UTC",
         ),
         (
             [PENDING],
             {"requeueState": {"requeueAt": "2020-01-05T12:00:00Z"}},
-            f" as number 2: {FULL}",
+            f", position 2: {FULL}",
         ),
         (
             [RESERVED],
@@ -120,22 +120,22 @@ def visibility(harness: Harness, *names: str) -> None:
                     {"name": "paid", "state": "Ready"},
                 ]
             },
-            " as number 2: its quota is reserved, and admission checks are not ready: nodes (Pending)",
+            ", position 2: its quota is reserved, and admission checks are not ready: nodes (Pending)",
         ),
         (
             [RESERVED, condition("Admitted", "Admitted", "")],
             {},
-            " as number 2: it is admitted, and about to start",
+            ", position 2: it is admitted, and about to start",
         ),
         (
             [condition("Finished", "FailedToStart", "invalid podset infos")],
             {},
-            " as number 2: Kueue counts it as finished and does not start it (FailedToStart: invalid podset infos)",
+            ", position 2: Kueue counts it as finished and does not start it (FailedToStart: invalid podset infos)",
         ),
         (
             [PENDING, condition("Evicted", "Deactivated", "The workload is deactivated")],
             {"spec": {"active": False}},
-            " as number 2: its Workload job-x is deactivated; it continues when its spec.active is true again",
+            ", position 2: its Workload job-x is deactivated; it continues when its spec.active is true again",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_why_a_queue_holds_a_job(
 
 def test_without_kueue_and_without_a_workload(harness: Harness) -> None:
     hold(harness, **{labels.QUEUE_PRIORITY: "urgent"})
-    assert harness.see().reason == f"{HELD}: no Kueue is on this cluster"
+    assert harness.see().reason == f"{HELD}: Kueue is not installed on this cluster"
     kueue(harness)
     assert harness.see().reason == HELD, "it may come yet"
     harness.later += harness.later.resolution * 61_000_000
@@ -174,7 +174,7 @@ def test_one_poll_asks_once_whatever_waits(harness: Harness) -> None:
     kueue(harness, workload(harness, PENDING))
     visibility(harness, "job-x")
     reasons = [seen.reason for seen in harness.poll().observations]
-    assert (reasons[0], set(reasons[1:])) == (f"{HELD} as number 1: {FULL}", {HELD})
+    assert (reasons[0], set(reasons[1:])) == (f"{HELD}, position 1: {FULL}", {HELD})
     assert harness.calls("GET", "/workloads") == 1
     [listed] = [one.target for one in harness.server.requests if "/workloads" in one.target]
     assert (listed.count("%2C") + 1, len(listed) < 4096) == (50, True)
