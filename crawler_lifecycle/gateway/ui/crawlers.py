@@ -169,9 +169,10 @@ class CrawlerPages:
         good = good_of(runs)
         figures = usual(good)
         items = [figure for figure in figures if figure[0] == "items"]
+        shorter = [self.rate(values["name"], days) for days in DAYS[:-1]]
         return {
             "chart": chart(runs, EACH, items[0][2] if items else None),
-            "rates": [*(self.rate(values["name"], days) for days in DAYS[:-1]), values["rate"]],
+            "rates": [*shorter, values["rate"]],
             "usual": figures,
             "good_runs": len(good),
         }
