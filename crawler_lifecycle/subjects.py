@@ -976,13 +976,12 @@ WEBHOOK = Subject(
         ("created", at("created_at")),
     ),
     actions=(
+        # The first one that is possible is what a webhook in this state needs.
+        Action("again", "Send again now", _GOES_ON, _is("state", "failing"), via="resume"),
+        Action("resume", "Resume", _GOES_ON, _is("state", "paused")),
         Action("test", "Test"),
         Action("pause", "Pause", "It is paused.", _is("state", "active", "failing"), _REASON),
-        Action("resume", "Resume", _GOES_ON, _is("state", "paused")),
         Action("skip", _SKIP, _GOES_ON, _is("state", "paused"), body={"skip": True}, via="resume"),
-        Action(
-            "again", "Send again now", _GOES_ON, _is("state", "active", "failing"), via="resume"
-        ),
         Action(
             "skip_one", "Leave it out", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"
         ),
@@ -1042,6 +1041,7 @@ INCIDENT = Subject(
         Column("About", lambda row: Link(row["subject"], f"/{row['subject']}")),
         Column("Count", count("count"), right=True),
         Column("Since", at("opened_at")),
+        Column("Muted until", at("muted_until"), leaves=1),
         Column("Taken by", of("assignee")),
         Column("Cause", of("cause")),
         _wide("State", of("state")),
@@ -1068,12 +1068,14 @@ INCIDENT = Subject(
         ("comment", of("comment")),
     ),
     actions=(
-        Action("mute", "Mute", asks=("until", "for_s")),
-        Action("unmute", "Send messages again", via="mute"),
-        Action("assign", "Assign", asks=("assignee",)),
-        Action("mine", "Assign to me", via="assign"),
-        Action("comment", "Comment", asks=("comment",)),
-        Action("close", "Close"),
+        Action(
+            "mute", "Mute", "No messages are sent about it until then.", asks=("until", "for_s")
+        ),
+        Action("unmute", "Send messages again", "Messages about it are sent again.", via="mute"),
+        Action("assign", "Assign", "The name is saved.", asks=("assignee",)),
+        Action("mine", "Assign to me", "It is assigned to you.", via="assign"),
+        Action("comment", "Comment", "The comment is saved.", asks=("comment",)),
+        Action("close", "Close", "It is closed. It opens again if its cause occurs again."),
     ),
     empty="Nothing needs attention.",
 )

@@ -15,10 +15,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import storable
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
-from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Paging, cut, one_of
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
@@ -28,15 +28,15 @@ from crawler_lifecycle.gateway.ui.parts.forms import (
     placed,
     query_of,
     read,
-    sent,
     typed,
     validated,
 )
 from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
+from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import INCIDENT, Subject
-from crawler_lifecycle.web.problems import Problem, refused
+from crawler_lifecycle.web.problems import Problem, of_error, refused
 
 from ..domain.rules import RECOVERED
 from ..store.tables import NAME_MAX, TEXT_MAX
@@ -148,16 +148,13 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
         pairs = await form(request)
         given = typed(pairs, ("key", "do", *_FIELDS))
 
-        async def act() -> str:
+        try:
             asked = read(IncidentForm, pairs)
             await run_in_threadpool(_carry_out, commands, incident_id, asked)
-            present_call().about.append(("incident", str(incident_id), asked.action.title, True))
-            return INCIDENT.path(incident_id)
-
-        async def again(problem: Problem) -> Response:
-            return await run_in_threadpool(shown, request, incident_id, given, problem)
-
-        return await sent(act, again)
+        except (Problem, LifecycleError) as error:
+            return await run_in_threadpool(shown, request, incident_id, given, of_error(error))
+        done = Outcome(f"incident {incident_id}", None, True, asked.action.done)
+        return go_back(request, asked.action.title, done, INCIDENT.path(incident_id))
 
 
 def _carry_out(commands: IncidentCommands, incident_id: int, asked: IncidentForm) -> IncidentRow:
