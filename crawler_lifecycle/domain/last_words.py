@@ -36,7 +36,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _OURS = re.compile(r'\[runner\] |\{"crawl_(progress|stats)"')
 #: The frame of ``|`` and ``+`` that Python draws around groups of exceptions.
 _GROUP = re.compile(r"^\s+(?:[|+] |\+-[-+]*(?: \d+ -+)?$)")
-#: Characters around a line that have no meaning.
+#: Meaningless characters at both ends of a line.
 _NOISE = " \ufffd"
 _TRACEBACK = "Traceback (most recent call last):"
 #: Patterns of lines that report an error. The group ``told`` is the part to keep.

@@ -68,8 +68,8 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The recorded situation of a run. If ``now`` is ``None``, the sentence contains times instead
-    of durations.
+    """The recorded situation of a run. Without ``now``, sentences about it contain times instead of
+    durations.
     """
 
     status: str

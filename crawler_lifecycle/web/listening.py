@@ -30,8 +30,8 @@ GRACE_S = 10
 #: The maximum number of concurrent connections. A connection without a request counts too: it costs
 #: some kilobytes, for ``HEAD_S`` seconds.
 CONNECTIONS_MAX = 4096
-#: Seconds that a client has to send the head of a request. They start with the connection, or with
-#: the first byte.
+#: The time in seconds for the head of a request. It begins with the connection, or with the first
+#: byte.
 HEAD_S = 10.0
 #: Seconds for which a client can leave a response unread. After that, its connection is closed.
 UNREAD_S = 30.0

@@ -122,7 +122,7 @@ class NotedFirings:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCounts:
-    """Numbers of schedules by their state."""
+    """The number of schedules in each state."""
 
     active: int = 0
     paused: int = 0

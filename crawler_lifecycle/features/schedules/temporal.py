@@ -196,7 +196,7 @@ class ScheduleKeeper:
             raise errors[0]
 
     async def keep(self, name: str) -> None:
-        """Update the Temporal Schedule from the row, and record due times that did not fire.
+        """Update the Temporal Schedule from the row, and record due times at which it did not fire.
 
         Raises the store's errors (``LifecycleError``) and ``TemporalUnavailable``.
         """

@@ -184,7 +184,7 @@ class Entrance:
     quota: Quota | None = None
     check: Check = own_page_only
     login_key: bytes | None = None
-    """The key that signs the sessions of browsers. Without a key, sessions end with the process."""
+    """The key that signs browser sessions. Without a key, sessions end with the process."""
     oidc: Oidc | None = None
     """The people from an issuer, or ``None`` if the gateway accepts only its own tokens."""
 

@@ -46,7 +46,7 @@ SEARCH_S = 3.0
 BACK_MAX = 4 * 1024 * 1024
 #: More lines than any stored log contains.
 WHOLE = 1_000_000
-#: Seconds between two readings of a log that is being followed.
+#: Seconds between two reads of a log that is being followed.
 FOLLOW_S = 0.3
 #: Seconds between two checks of its task's status.
 STATUS_S = 1.5

@@ -103,7 +103,7 @@ def take_slots(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
 
 
 def _is_first(unit: Unit, mine: Ticket) -> bool:
-    """Return whether no other run of the pool must be called before this one."""
+    """Return whether this run is the next one in its pool."""
     first = _first(unit.conn, [mine.pool], 1, unit.now)
     return not first or mine.order <= first[0].order
 

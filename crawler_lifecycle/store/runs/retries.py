@@ -152,7 +152,7 @@ def _undecided(unit: Unit) -> Sequence[Row]:
 
 
 def _used(unit: Unit) -> int:
-    """Return the number of tries in this attempt of the run that the policy has ordered."""
+    """Return how many tries in this attempt of the run the retry policy has ordered."""
     t = task_history.c
     mine = (t.run_id == unit.run_id, t.run_attempt == unit.attempt, t.retry > 0)
     query = select(func.count()).select_from(task_history).where(*mine).with_hint(*BY_RUN)

@@ -64,7 +64,7 @@ class StepBeginner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """The rules of one kind of steps."""
+    """The rules for one kind of step."""
 
     check: Callable[[str, Job], None]
     """Raises ``InvalidRequest`` unless a step may have this job. The first argument is the string

@@ -232,7 +232,7 @@ class Window:
         self.refused[NOT_STARTED] += 1
 
     def pick(self, waiting: Waiting, seq: int, job: Job) -> PickedJob:
-        """Pick a reserved job, which starts with this number and the parameters of ``job``."""
+        """Pick a reserved job, to start it with this number and the parameters of ``job``."""
         spider, cap_key = self.reserved.pop(waiting.item_id)
         if spider != job.spider:
             self._now.spiders[spider] -= 1

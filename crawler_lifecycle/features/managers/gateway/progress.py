@@ -29,7 +29,7 @@ LIVE = ("starting", "started")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The jobs in one kind of state, with their number, their position in the bar, and the address
+    """The jobs in one kind of state, with their count, their position in the bar, and the address
     of their list.
     """
 

@@ -301,7 +301,7 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
 
 
 def listed_job(row: Row, *, over: bool) -> JobRow:
-    """Return a job of a list. An invalid job is reported in ``unreadable``.
+    """Return a job as an entry in a list. An invalid job is reported in ``unreadable``.
 
     ``over`` is true if the job's manager has ended. A started job then counts as ended if its run
     has ended.

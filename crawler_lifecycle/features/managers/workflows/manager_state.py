@@ -132,7 +132,7 @@ class ManagerState(OwnedState):
     live: int = 0
     error: str | None = None
     over: ManagerEnded | None = None
-    """The end of the manager, set if its class wants no further cycle."""
+    """How the manager ended, set if its class asks for no further cycle."""
     passes: int = 0
     """The number of passes that stopped runs."""
     unrecorded: str | None = None

@@ -126,9 +126,9 @@ class ScheduleForm(ActionForm):
     after: Moment | None = None
     until: Moment | None = None
     counted: int | None = None
-    """The number of due times of a backfill that the page has shown before, if any."""
+    """The number of due times in the backfill, if the page has already shown it."""
     seen: int | None = Field(default=None, ge=0, le=TIME_MAX)
-    """The due time of the latest firing when the form was shown, in seconds since 1970."""
+    """The due time of the latest firing when the form was shown, as a Unix timestamp."""
 
 
 def add_schedules(app: FastAPI, gateway: Gateway) -> None:

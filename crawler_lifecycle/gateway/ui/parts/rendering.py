@@ -180,7 +180,7 @@ SEEN_MAX = 250
 
 
 def query(values: Mapping[str, Any]) -> str:
-    """Return the query of a web address, with all values that are not empty."""
+    """Return the query string of a URL, with all values that are not empty."""
     said = {name: value for name, value in values.items() if value not in (None, "", [], False)}
     return f"?{urlencode(said, doseq=True)}" if said else ""
 
