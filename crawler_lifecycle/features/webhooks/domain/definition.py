@@ -228,8 +228,8 @@ def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) ->
 
 
 def shown(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the definition as responses show it. A chat's URL is shown without its last part, which
-    is a secret.
+    """Return the definition as responses show it. A chat's URL is shown without its last part,
+    which is a secret.
     """
     scheme, there, rest = str(definition.get("url")).partition("://")
     if definition.get("kind") not in CHATS or not there:
