@@ -144,7 +144,7 @@ def test_an_incident_is_muted_on_the_first_page(browser: Browser, origin: str) -
     page.get_by_label("Mute until (UTC)").fill("2020-01-01T00:00")
     with visitor.expecting("422"):
         page.get_by_role("button", name="Mute", exact=True).click()
-        expect(page.get_by_text("give a time in the future").first).to_be_visible()
+        expect(page.get_by_text("give a later time").first).to_be_visible()
     expect(page.get_by_label("Mute until (UTC)")).to_have_value("2020-01-01T00:00")
     visitor.poll(page)
     page.goto("/incidents?show=muted")

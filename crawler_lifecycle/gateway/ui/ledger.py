@@ -175,9 +175,12 @@ def add_ledger(
         audit_id = filters.audit_id
         report = store.findings.last_audit(audit_id)
         due = {finding.detail: finding.due_at for finding in report.findings} if report else {}
+        findings = store.findings.audit_findings("open", FINDINGS_MAX)
+        tasks = {finding.task_id for finding in findings if finding.task_id is not None}
+        indexes = store.tasks.task_indexes(tasks)
         rows = [
-            {**asdict(finding), "due_at": due.get(finding.detail)}
-            for finding in store.findings.audit_findings("open", FINDINGS_MAX)
+            {**asdict(finding), "due_at": due.get(finding.detail), "indexes": indexes}
+            for finding in findings
         ]
         return list_page(
             request,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.audits.audit import AuditReport
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.conftest import followed, results
@@ -250,6 +250,25 @@ def test_an_audit_is_made_once_for_each_form(harness: Harness, browser: TestClie
     assert failed.status_code == 503
     harness.workflows.down = False
     assert browser.post("/audit", data={"key": "1" * 32}).status_code == 200
+
+
+@pytest.mark.parametrize(("task", "shown"), [(7, "the task with id 7"), (None, "run 3")])
+def test_an_audit_shows_findings_about_tasks_and_about_others(
+    harness: Harness, browser: TestClient, task: int | None, shown: str
+) -> None:
+    finding = AuditFinding(
+        "still_alive/7", FindingKind.STILL_ALIVE, "run 3 executes", run_id=3, task_id=task
+    )
+    harness.store.findings.note_findings([finding])
+    assert shown in words(browser.get("/audit"))
+    assert shown in browser.get("/audit?format=csv").text
+
+
+def test_a_deletion_leads_to_the_list_from_every_tab(browser: TestClient, nightly: str) -> None:
+    form = {"key": uuid.uuid4().hex, "do": "delete"}
+    tab = {"referer": f"http://testserver{nightly}/due-times"}
+    answer = browser.post(nightly, data=form, headers=tab)
+    assert answer.headers["location"] == "/schedules"
 
 
 def test_corrections_are_those_of_the_week_unless_asked(browser: TestClient) -> None:

@@ -257,7 +257,7 @@ async def carry_out(
     outcome = await once(asked.request_key, carried_out)
     deleted = outcome.done and asked.do == "delete"
     path = f"/{subject.plural}" if deleted else subject.path(key)
-    return go_back(request, asked.action.title, outcome, path)
+    return go_back(request, asked.action.title, outcome, path, tabs=not deleted)
 
 
 #: The maximum number of characters in a typed command line, because splitting it takes some

@@ -60,15 +60,18 @@ def note_outcomes(request: Request, word: str, outcomes: Sequence[Outcome]) -> N
     request.state.done = ActionNote(word, outcomes)
 
 
-def go_back(request: Request, word: str, outcome: Outcome, path: str) -> Response:
+def go_back(
+    request: Request, word: str, outcome: Outcome, path: str, *, tabs: bool = True
+) -> Response:
     """Record the result of an action, and redirect to the page at this path, which shows it.
 
-    If the form was on a page below this path, such as a tab, redirect to that page.
+    If the form was on a page below this path, such as a tab, redirect to that page. ``tabs`` is
+    false if such pages no longer exist.
     """
     note_outcomes(request, word, [outcome])
     sender = urlsplit(request.headers.get("referer", ""))
     target = path
-    if sender.path.startswith(f"{path}/"):
+    if tabs and sender.path.startswith(f"{path}/"):
         target = f"{sender.path}?{sender.query}" if sender.query else sender.path
     mark = _mark(unquote(urlsplit(target).path))
     fields = (mark, word, "done" if outcome.done else "", outcome.name[:NAME_MAX], outcome.text)
