@@ -235,4 +235,4 @@ def test_it_says_what_it_waits_for() -> None:
         _facts(live_by_spider={"a": 1}, live=1, queued=1), queued=[Waiting(1, job("a"))]
     )
     window.reserve(Rules(5, spider_cap=lambda spider: 1))
-    assert window.sentence(5) == "1 job is waiting: spider a has its 1 live jobs"
+    assert window.sentence(5) == "1 job is waiting: spider a has its maximum of 1 live job"

@@ -165,7 +165,7 @@ def test_a_manager_as_the_cli_sees_and_steers_it(harness: Harness) -> None:
         found = told("query", "--type", "__temporal_workflow_metadata")["queryResult"][0]
         return str(found.get("currentDetails", ""))
 
-    assert "waits for jobs" in until(
+    assert "waiting for jobs" in until(
         lambda: text if "waiting" in (text := details()) else "", "what it waits for"
     )
     jobs = [

@@ -460,7 +460,7 @@ def test_caps_of_spiders_and_keys_hold_at_every_instant() -> None:
         assert max(sum(job.spider == spider for job in now) for spider in "ab") <= 3
         assert sum(job.spider_args["domain"] == "x" for job in now) <= 1
         assert sum(job.spider_args["domain"] == "y" for job in now) <= 2
-    assert any("key x has its 1 live jobs" in sentence for sentence in record.waits)
+    assert any("key x has its maximum of 1 live job" in sentence for sentence in record.waits)
 
 
 @settings(deadline=None, max_examples=examples(60))

@@ -308,11 +308,11 @@ class Window:
         spider = waiting.job.spider
         most = rules.spider_cap(spider)
         if most is not None and self._now.spiders[spider] >= most:
-            return f"spider {spider} has its {most:g} live jobs"
+            return f"spider {spider} has its maximum of {_live_jobs(most)}"
         if key is not None:
             most = rules.key_cap(key)
             if most is not None and self._now.keys[key] >= most:
-                return f"key {key[:60]} has its {most:g} live jobs"
+                return f"key {key[:60]} has its maximum of {_live_jobs(most)}"
         return None if rules.may_start(waiting.job) else LATER
 
     # --- the result -------------------------------------------------------------------------------
@@ -370,3 +370,8 @@ class Window:
             if live
             else None
         )
+
+
+def _live_jobs(most: float) -> str:
+    """Return ``1 live job``, ``2 live jobs`` or ``2.5 live jobs``, because user code sets a cap."""
+    return f"{most:g} live {'job' if most == 1 else 'jobs'}"

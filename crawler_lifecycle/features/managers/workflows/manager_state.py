@@ -10,6 +10,7 @@ from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Attributes, Inbox
 
@@ -240,7 +241,7 @@ class ManagerState(OwnedState):
                 f"{self.attempt}"
             ),
             f"- **{self.status}**{ended}",
-            f"- {self.live} live jobs after {self.cycles} cycles",
+            f"- {count(self.live, 'live job')} after {count(self.cycles, 'cycle')}",
         ]
         rows += [f"- waiting: {self.waiting}"] if self.waiting and not self.outcome else []
         rows += [f"- error: {self.error}"] if self.error else []
