@@ -20,7 +20,7 @@ from tests.ui.people import now
 
 def test_a_schedule_is_made_fired_paused_and_backfilled(harness: Harness, visitor: Visitor) -> None:
     page = visitor.open("/schedules")
-    page.get_by_role("link", name="New schedule").click()
+    page.get_by_role("link", name="New schedule").first.click()
     page.get_by_label("Name", exact=True).fill("prices")
     page.get_by_label("Crawler", exact=True).fill("plain")
     page.get_by_label("Crawler", exact=True).press("Tab")
