@@ -248,7 +248,7 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
     words.append((live, "/runs" + query({"status": LIVE}), False))
     today = f"{count(report.day.total(), 'run')} in 24 h"
     if ended:
-        today += f", {100 * report.day['completed'] / ended:.1f} % good"
+        today += f", {100 * report.day['completed'] / ended:.1f} % completed"
     since = {"created_from": report.day_from.isoformat()}
     return [*words, (today, "/runs" + query(since), False)]
 

@@ -103,7 +103,7 @@ def test_each_number_is_that_of_the_tables(
         assert "1 is flaky · 2 bring less" in said
         assert f"{live} runs live" in said
         good = 100 * completed / (completed + failed)
-        assert f"{total:,} runs in 24 h, {good:.1f} % good" in said
+        assert f"{total:,} runs in 24 h, {good:.1f} % completed" in said
         assert "Everything works" not in said
         rows = rows_of(browser.get("/?search=fails").text)
         ended = database.execute(
