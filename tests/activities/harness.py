@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import sqlite3
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -36,6 +35,7 @@ from crawler_lifecycle.features.managers.activities.cycles import CycleOrder
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.managers import GeneratorCrawlManager
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRef, TaskRow
+from crawler_lifecycle.sqlite_files import connect
 from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.databases import make_tables
@@ -183,8 +183,8 @@ class Harness:
         folder.mkdir(parents=True)
         file = folder / "state.db"
         with (
-            closing(sqlite3.connect(self.file)) as source,
-            closing(sqlite3.connect(file)) as copied,
+            closing(connect(self.file)) as source,
+            closing(connect(file)) as copied,
         ):
             copied.execute("PRAGMA synchronous = OFF")
             source.backup(copied)

@@ -379,7 +379,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
             GOOD.replace('"read"', '"root"'),
             "line 3: role: 'root' is unknown; use one of read, operate, admin",
         ),
-        (GOOD.replace('"read"', "1"), "line 3: role is missing or is not a text"),
+        (GOOD.replace('"read"', "1"), "line 3: role is missing or is not a string"),
         (GOOD.replace("role =", "# role ="), "line 1: role is missing"),
         (GOOD.replace(HASH, "secret"), "line 4: sha256 must be 64 hexadecimal digits"),
         (GOOD.replace("portal", "a b"), "line 2: name: 'a b' is not allowed"),

@@ -119,9 +119,12 @@ FORMS: Mapping[str, Mapping[str, object]] = {
     "pressCrawlerRuns": {"do": "stop", "run": f"{RUN}.1", "stay": "true"},
     "pressExport": {"what": "again"},
     "pressManager": {"do": "pause", "attempt": "1"},
+    "pressManagerRuns": {"do": "stop", "run": f"{RUN}.1", "stay": "true"},
+    "pressGraphRuns": {"do": "stop", "run": f"{RUN}.1", "stay": "true"},
+    "pressGraphSteps": {"do": "cancel", "step": "zebra-step.1"},
     "pressManagers": {"do": "pause", "manager": f"{MANAGER}.1"},
     "pressGraphs": {"do": "stop", "graph": f"{GRAPH}.1"},
-    "pressGraph": {"do": "cancel", "attempt": "1", "step": "zebra-step"},
+    "pressGraph": {"do": "cancel", "attempt": "1"},
     "pressSchedule": {"do": "trigger"},
     "pressIncident": {"do": "mine"},
     "pressWebhook": {"do": "test"},
@@ -492,7 +495,9 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(apis: Apis)
                 continue
             assert (answer.status_code, document["code"]) == (422, "idempotency_mismatch")
             assert document["detail"] == f"{says} is already taken; choose another one"
-            assert document.keys() == {"type", "title", "status", "detail", "code"}
+            assert document.keys() == {"type", "title", "status", "detail", "code", "errors"}
+            (error,) = document["errors"]
+            assert f"{error['field']}: {error['message']}" == document["detail"]
         # A deleted name stays with its project: its past firings and deliveries are still recorded
         # under it.
         assert apis.ask(client, "a-admin", "DELETE", f"/v1/schedules/{NAME}").status_code == 200
