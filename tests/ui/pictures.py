@@ -32,7 +32,7 @@ SHOWN: dict[str, tuple[str, str | None, int]] = {
     "killed": ("killed", "Recorded and true", 220),
     "fleet": ("fleet", None, 700),
     "crawler": ("crawler", None, 700),
-    "missed": ("schedule", "Last", 165),
+    "missed": ("due-times", None, 330),
     "graph": ("graph", None, 420),
     "log": ("log", None, 420),
     "items": ("items", None, 360),
