@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.status_words import (
     STATE_WORDS,
     shown_status,
+    shown_word,
     state_word,
     status_word,
 )
@@ -530,7 +531,11 @@ MANAGER = Subject(
         Column("Name", of("name")),
         Column("Flow", _among("flow_id"), leaves=2),
         Column("Runs", first("crawler", "plan"), leaves=1),
-        Column("Status", lambda row: Word(status_word(row), why=_why(row)), fills=True),
+        # The web UI has its own words, the same for runs and managers on each page.
+        Column("Status", lambda row: Word(status_word(row), why=_why(row)), on=("terminal",)),
+        Column(
+            "Status", lambda row: Word(shown_word(row), why=_why(row)), on=("page",), fills=True
+        ),
         Column("Outcome", of("outcome"), leaves=3),
         Column("Live", count("live"), right=True),
         _wide("Limit", of("cap"), right=True, page=True),
@@ -826,7 +831,8 @@ DUE = (
     Column("Decision", lambda row: Word(row.get("decision"), bad=row.get("decision") in UNDONE)),
     Column("Late", lambda row: Lag(row.get("lateness_ms")), right=True, leaves=2),
     Column("Began", _began),
-    Column("Status", lambda row: state_word(row.get("status"))),
+    Column("Status", lambda row: state_word(row.get("status")), on=("terminal",)),
+    _page("Status", lambda row: shown_status(row.get("status"))),
     Column("Why", of("reason"), fills=True),
     Column("By", of("asked_by"), wide=True, leaves=3),
 )

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.status_words import MANAGER_WORDS, shown_word
+from crawler_lifecycle.domain.status_words import MANAGER_WORDS
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, WORK_TABS, Chooser
@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_p
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as RUNS
-from crawler_lifecycle.subjects import JOB, MANAGER, WAITING, Column, Document, Subject, Word
+from crawler_lifecycle.subjects import JOB, MANAGER, WAITING, Subject
 
 from ..domain.manager import CAP_MAX, JobState
 from ..ports import ManagerRow
@@ -41,20 +41,8 @@ from .commands import ManagerCommands
 from .progress import HOUR, Pace, parts_of, sentence
 from .requests import ResumeManager, StopManager
 
-
-def _shown(column: Column) -> Column:
-    """Return the column of the web UI, where the status has the same word as on other pages."""
-
-    def cell(row: Document) -> Word:
-        found = column.cell(row)
-        assert isinstance(found, Word)
-        return replace(found, text=shown_word(row))
-
-    return replace(column, cell=cell) if column.title == "Status" else column
-
-
 CHOOSER = Chooser(
-    replace(MANAGER, columns=[_shown(column) for column in MANAGER.columns]),
+    MANAGER,
     "/managers",
     "Name, flow, class, argument, tag, number",
     facets={"status": "Status"},

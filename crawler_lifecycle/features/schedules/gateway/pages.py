@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.due_ids import temporal_schedule_id
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.status_words import shown_status
 from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.paging import Moment
@@ -35,7 +34,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.subjects import DUE, SCHEDULE, Column, Subject
+from crawler_lifecycle.subjects import DUE, SCHEDULE, Subject
 from crawler_lifecycle.web.problems import Problem, of_error, refused
 
 from ..domain.decision import Decision
@@ -87,18 +86,11 @@ CHOOSER = Chooser(
 )
 
 
-def _shown(column: Column) -> Column:
-    """Return the column of the web UI, where the status has the same word as on other pages."""
-    if column.title != "Status":
-        return column
-    return replace(column, cell=lambda row: shown_status(row.get("status")))
-
-
 DUE_TIMES = Chooser(
     Subject(
         "due time",
         "due_at",
-        columns=[_shown(column) for column in DUE],
+        columns=DUE,
         empty="There have been no due times yet. Each one is listed here, with what it started or "
         "why it started nothing.",
     ),
