@@ -39,6 +39,9 @@ INLINE_TASKS_BYTES = 128 * 1024
 #: have at most 64 MiB (docs/kubernetes.md).
 TASK_BYTES_MAX = 64 * 1024
 
+#: The maximum number of sites of one run, and the maximum length of the name of a site.
+SITES_MAX = 20
+SITE_MAX = 300
 #: The maximum number of tags for one run, and the maximum length of a tag.
 TAGS_MAX = 50
 TAG_MAX = 200
@@ -194,6 +197,17 @@ def _check_inline(tasks: Sequence[ChildTask], fix: str) -> None:
         )
 
 
+def check_sites(where: str, sites: Sequence[object]) -> None:
+    """Raise ``InvalidRequest`` for too many sites, or for an invalid text.
+
+    The hosts themselves are checked when the run is recorded.
+    """
+    if len(sites) > SITES_MAX:
+        raise refusal(where, len(sites), f"give at most {SITES_MAX} sites")
+    for n, site in enumerate(sites):
+        check_text(f"{where}[{n}]", site, SITE_MAX, needed=True)
+
+
 def check_tags(where: str, tags: Sequence[object]) -> None:
     """Raise ``InvalidRequest`` for too many tags, or for an invalid tag."""
     if len(tags) > TAGS_MAX:
@@ -277,6 +291,10 @@ class RunRequest:
     project: str = DEFAULT
     retries: Retries | None = None
     """Keys of the retry policy that override the keys in the crawler's entry."""
+    sites: list[str] = field(default_factory=list)
+    """The hosts that the run visits. ``{start_url}`` stands for the hosts in the values of this
+    argument. The default is the crawler's list.
+    """
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -294,6 +312,7 @@ class RunRequest:
             for n, minutes in enumerate(self.poll_minutes):
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
         check_tags("tags", self.tags)
+        check_sites("sites", self.sites)
         if self.retries is not None and self.retries.retry_on is not None:
             raise refusal(
                 "retries.retry_on",

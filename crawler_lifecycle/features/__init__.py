@@ -8,11 +8,12 @@ from .managers.feature import MANAGERS
 from .mcp.feature import MCP
 from .schedules.feature import SCHEDULES
 from .scrapyd.feature import SCRAPYD
+from .sites.feature import SITES
 from .user_code.feature import USER_CODE
 from .webhooks.feature import WEBHOOKS
 
 #: The only list of registered features. Audits compare in this order (``audited``), and the
 #: histories of open audits depend on it.
-FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, INCIDENTS, USER_CODE, SCRAPYD, MCP)
+FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, INCIDENTS, SITES, USER_CODE, SCRAPYD, MCP)
 #: The kinds of incidents, by name.
 INCIDENT_KINDS = {kind.name: kind for feature in FEATURES for kind in feature.kinds}

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from crawler_lifecycle.domain.bounds import check_name
+from crawler_lifecycle.domain.bounds import check_name, refusal
 from crawler_lifecycle.domain.coverage import ExpectedCoverage, OnViolation
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.hosts import host_of
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import DEFAULT, Retries
-from crawler_lifecycle.domain.run import Limits, RunRequest, check_sizes
+from crawler_lifecycle.domain.run import Limits, RunRequest, check_sites, check_sizes
 from crawler_lifecycle.domain.unknown import advise, suggest
 from crawler_lifecycle.runner.item_files import declared
 
@@ -77,6 +78,8 @@ class CrawlerDefinition:
     limits: dict[str, float | None] = field(default_factory=dict)
     pool: str | None = None
     """The pool for the crawler's runs, unless the request names a pool."""
+    sites: list[str] | dict[str, str] = field(default_factory=list)
+    """The hosts that the crawler visits. ``{from: start_url}`` takes them from an argument."""
     retries: Retries = field(default_factory=Retries)
     ends: Ends = field(default_factory=Ends)
     """The meanings of the crawler's exit codes and last words."""
@@ -135,12 +138,35 @@ class CrawlerDefinition:
                     "or set kubernetes.runner to true"
                 )
         check_name("pool", self.pool, or_none=True)
+        self._check_sites()
         check_retries(self.retries, self.resources.memory)
         self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
         known = [f.name for f in fields(Limits)]
         unknown = sorted(set(self.limits) - set(known))
         if unknown:
             raise InvalidRequest(f"limits.{unknown[0]}: unknown; known are {', '.join(known)}")
+
+    def _check_sites(self) -> None:
+        if isinstance(self.sites, dict):
+            source = self.sites.get("from")
+            if len(self.sites) != 1 or source not in self.args:
+                raise refusal(
+                    "sites",
+                    self.sites,
+                    "give a list of hosts, or from: and an argument that the entry declares",
+                )
+        else:
+            check_sites("sites", self.sites)
+            for n, site in enumerate(self.sites):
+                host_of(site, f"sites[{n}]")
+
+    def sites_of(self, request: RunRequest) -> list[str]:
+        """Return the sites of a request that names none."""
+        if not isinstance(self.sites, dict):
+            return self.sites
+        source = self.sites["from"]
+        default = None if source in request.args else self.args[source].default
+        return [f"{{{source}}}", *([] if default is None else [default])]
 
     def _check_without_runner(self) -> None:
         if self.kind is CrawlerKind.SCRAPY:
@@ -317,13 +343,16 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
 
 
 def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
-    """Return the request, with the crawler's limits and pool where the caller gave no values.
+    """Return the request, with the crawler's limits, pool and sites where the caller gave none.
+
     Raises ``InvalidRequest`` if the request's retry policy contradicts the crawler's policy.
     """
     if request.retries is not None:
         resources = request.resources.over(crawler.resources)
         request.retries.over(crawler.retries).over(DEFAULT).check(resources.memory)
     request = with_limits(request, crawler.limits)
+    if crawler.sites and not request.sites:
+        request = replace(request, sites=crawler.sites_of(request))
     return request if request.pool or not crawler.pool else replace(request, pool=crawler.pool)
 
 

@@ -1,0 +1,1 @@
+"""The rules of sites, without any input or output."""

@@ -1,0 +1,92 @@
+"""The hours and days at which a site may be visited."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from crawler_lifecycle.domain.bounds import refusal
+
+_HOURS = re.compile(r"([0-2]\d):([0-5]\d)-([0-2]\d):([0-5]\d)(?: +(\S+))?")
+_DAYS = re.compile(r"(\d{1,2})(?:-(\d{1,2}))?")
+_HOURS_FIX = "give hours and a time zone, such as 22:00-06:00 Europe/Berlin"
+_DAYS_FIX = "give days of the month, such as 1-10 of the month or 1,15,31"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHours:
+    """The times at which a site may be visited. ``begins`` and ``ends`` are local times of
+    ``zone``; equal times mean the whole day.
+    """
+
+    begins: time
+    ends: time
+    zone: ZoneInfo
+    days_off: frozenset[int]
+
+    @classmethod
+    @functools.lru_cache(10_000)
+    def read(cls, hours: str | None, days_off: str | None) -> OpenHours | None:
+        """Return the times that an entry defines; ``None`` for all times.
+
+        Raises ``InvalidRequest``, which names the field, the value and the fix.
+        """
+        if hours is None and days_off is None:
+            return None
+        begins, ends, zone = time(), time(), ZoneInfo("UTC")
+        if hours is not None:
+            begins, ends, zone = _read_hours(hours)
+        return cls(begins, ends, zone, _read_days(days_off))
+
+    def next(self, now: datetime) -> datetime:
+        """Return the first time from ``now`` on at which the site may be visited."""
+        local = now.astimezone(self.zone)
+        for day in range(63):
+            date = local.date() + timedelta(days=day)
+            for begins, ends in self._spans(datetime.combine(date, time(), self.zone)):
+                if ends > now:
+                    return max(now, begins)
+        raise AssertionError("each month has a day that is not off")  # _read_days has checked it
+
+    def _spans(self, midnight: datetime) -> list[tuple[datetime, datetime]]:
+        """Return the open times of one day, in order."""
+        if midnight.day in self.days_off:
+            return []
+        begins, ends = (
+            datetime.combine(midnight.date(), at, self.zone) for at in (self.begins, self.ends)
+        )
+        tomorrow = datetime.combine(midnight.date() + timedelta(days=1), time(), self.zone)
+        if self.begins == self.ends:
+            return [(midnight, tomorrow)]
+        return [(begins, ends)] if begins < ends else [(midnight, ends), (begins, tomorrow)]
+
+
+def _read_hours(text: str) -> tuple[time, time, ZoneInfo]:
+    found = _HOURS.fullmatch(text.strip()) if len(text) <= 100 else None
+    if found is None:
+        raise refusal("hours", text, _HOURS_FIX)
+    try:
+        begins, ends = time(int(found[1]), int(found[2])), time(int(found[3]) % 24, int(found[4]))
+        return begins, ends, ZoneInfo(found[5] or "UTC")
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise refusal("hours", text, _HOURS_FIX) from None
+
+
+def _read_days(text: str | None) -> frozenset[int]:
+    if text is None:
+        return frozenset()
+    days = set[int]()
+    for part in text[:100].removesuffix("of the month").split(","):
+        found = _DAYS.fullmatch(part.strip())
+        if found is None:
+            raise refusal("not", text, _DAYS_FIX)
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not 1 <= first <= last <= 31:
+            raise refusal("not", text, _DAYS_FIX)
+        days.update(range(first, last + 1))
+    if days.issuperset(range(1, 29)):
+        raise refusal("not", text, "leave at least one of the days 1 to 28")
+    return frozenset(days)

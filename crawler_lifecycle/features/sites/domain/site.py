@@ -1,0 +1,133 @@
+"""Names and limits of sites.
+
+A site is what shares one budget. By default this is a registered domain with all its hosts. An
+entry can give one host a budget of its own, and a pattern such as ``*.blogs.example`` gives one to
+this host and all hosts below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.hosts import domain_of, host_of
+
+from .hours import OpenHours
+
+#: The name of the limits for sites without an entry.
+DEFAULT = "*"
+_PATTERN = "*."
+#: The maximum number of sites with limits of their own.
+SITES_MAX = 10_000
+_LIMITS = {
+    "tasks": Bound(0, 1_000_000, whole=True, or_none=True),
+    "requests_per_s": Bound(0, 10_000, "requests a second", above=True, or_none=True),
+    "connections": Bound(1, 1000, whole=True, or_none=True),
+    "rest_s": Bound(1, 86_400, "seconds"),
+}
+
+
+def site_name(text: str, field: str = "site") -> str:
+    """Return the name of an entry: a host, ``*.host`` or ``*``, in its one form.
+
+    Raises ``InvalidRequest``.
+    """
+    text = text.strip()
+    if text == DEFAULT:
+        return text
+    if text.startswith(_PATTERN):
+        return _PATTERN + host_of(text.removeprefix(_PATTERN), field)
+    return host_of(text, field)
+
+
+def candidates(host: str) -> list[str]:
+    """Return the names of entries that can hold for a host, the closest first, without ``*``.
+
+    Example: ``de.shop.example`` gives ``de.shop.example``, ``*.de.shop.example``,
+    ``*.shop.example``, ``*.example`` and ``shop.example``.
+    """
+    labels = host.split(".")
+    below = [".".join(labels[n:]) for n in range(len(labels))]
+    patterns = [] if ":" in host else [_PATTERN + name for name in below]
+    return list(dict.fromkeys([host, *patterns, domain_of(host)]))
+
+
+def site_of(host: str, entries: Mapping[str, object]) -> str:
+    """Return the site of a host: the closest entry for it, or its registered domain.
+
+    ``entries`` contains at least those of ``candidates`` that exist.
+    """
+    return next((name for name in candidates(host) if name in entries), domain_of(host))
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLimits:
+    """What all runs together may do on one site. ``None`` means no limit.
+
+    Raises ``InvalidRequest``.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+
+    tasks: int | None = None
+    """The maximum number of tasks at once; 0 starts none."""
+    requests_per_s: float | None = None
+    connections: int | None = None
+    """The maximum number of requests in progress at once."""
+    rest_s: float = 60.0
+    """Seconds for which the site is closed after it refused a request without ``Retry-After``. The
+    time doubles while the site keeps refusing.
+    """
+    hours: str | None = None
+    """The time of day in which the site may be visited: ``22:00-06:00 Europe/Berlin``."""
+    days_off: str | None = None
+    """The days of the month on which the site may not be visited: ``1-10 of the month`` or
+    ``1,15,31``. In JSON its key is ``not``.
+    """
+
+    def __post_init__(self) -> None:
+        for name, bound in _LIMITS.items():
+            check_number(name, getattr(self, name), bound)
+        OpenHours.read(self.hours, self.days_off)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SiteLimits:
+        """Return the limits of an entry. Raises ``InvalidRequest`` for an unknown key."""
+        given = {"days_off" if name == "not" else name: value for name, value in data.items()}
+        if unknown := sorted(given.keys() - {f.name for f in fields(cls)}):
+            known = ", ".join("not" if f.name == "days_off" else f.name for f in fields(cls))
+            raise InvalidRequest(f"{unknown[0]}: unknown; known are {known}")
+        return cls(**given)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry with these limits, without those that have no value."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"not" if name == "days_off" else name: value for name, value in given.items()}
+
+    @property
+    def leased(self) -> bool:
+        """True if crawlers need a lease for their requests."""
+        return self.requests_per_s is not None or self.connections is not None
+
+    def opens_at(self, now: float) -> float:
+        """Return when the site may be visited: ``now``, or a later time.
+
+        Times are seconds since 1970.
+        """
+        open_hours = OpenHours.read(self.hours, self.days_off)
+        if open_hours is None:
+            return now
+        return max(now, open_hours.next(datetime.fromtimestamp(now, UTC)).timestamp())
+
+
+UNLIMITED = SiteLimits()
+
+
+def check_sites(count: int) -> None:
+    """Raise ``InvalidRequest`` if an installation has too many entries."""
+    if count > SITES_MAX:
+        raise refusal("sites", count, f"give limits to at most {SITES_MAX} sites")

@@ -1,0 +1,1 @@
+"""The record of sites, of their tasks and of their leases."""

@@ -1,0 +1,59 @@
+"""The rows of sites: which site a host belongs to, its limits, and its state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select
+
+from crawler_lifecycle.store.base.bulk import rows_in
+
+from ..domain.site import DEFAULT, UNLIMITED, SiteLimits, candidates, site_of
+from .tables import site
+
+#: The values of a new row.
+FRESH: Mapping[str, Any] = {
+    "closed_until": 0.0,
+    "closures": 0,
+    "lane_wanted_until": 0.0,
+    "has_tickets": False,
+}
+#: The difference between the time of day and the clock of this process, which an adjustment of the
+#: time of day does not change.
+_AHEAD_S = time.time() - time.monotonic()
+
+
+def db_now(conn: Connection) -> float:
+    """Return the time of the clock that all users of this database share, in seconds since 1970."""
+    if conn.dialect.name == "sqlite":
+        return _AHEAD_S + time.monotonic()
+    return float(conn.execute(select(func.unix_timestamp(func.now(6)))).scalar_one())
+
+
+def entries_for(conn: Connection, hosts: Collection[str]) -> dict[str, tuple[str, SiteLimits]]:
+    """Return the site of each host, and the limits of the site."""
+    names = {name for host in hosts for name in candidates(host)} | {DEFAULT}
+    query = select(site.c.site, site.c.limits).where(site.c.limits.is_not(None))
+    entries = {
+        row["site"]: SiteLimits.from_json(row["limits"])
+        for row in rows_in(conn, query, site.c.site, names)
+    }
+    default = entries.pop(DEFAULT, UNLIMITED)
+    found = {host: site_of(host, entries) for host in hosts}
+    return {host: (name, entries.get(name, default)) for host, name in found.items()}
+
+
+def lock_sites(conn: Connection, names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the rows of these sites, locked until the end of the transaction.
+
+    Missing rows are inserted. All callers lock in the order of the names, and before any other row
+    that several runs share.
+    """
+    query = select(site).order_by(site.c.site).with_for_update()
+    rows = {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, sorted(names))}
+    for name in sorted(set(names) - rows.keys()):
+        conn.execute(insert(site).values(site=name, **FRESH))
+        rows[name] = {column.name: None for column in site.c} | {"site": name, **FRESH}
+    return rows

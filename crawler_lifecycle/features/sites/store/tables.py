@@ -1,0 +1,108 @@
+"""The tables of sites. Their times are seconds since 1970 by the clock of the database, which all
+gateways and workers share (``clock.db_now``).
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, String
+
+from crawler_lifecycle.store.columns import (
+    Json,
+    UtcTime,
+    Words,
+    counted_key,
+    given_key,
+    new_table,
+    owner_key,
+    required,
+)
+
+_NAME = String(255)
+_TIME = Float(53)
+
+site = new_table(
+    "site",
+    # A host, *.host, or * for the limits of all other sites (domain/site.py).
+    Column("site", _NAME, primary_key=True),
+    # The limits as JSON; null if the site has no entry.
+    Column("limits", Json),
+    # "settings" or "people"; null if the site has no entry.
+    Column("origin", String(20)),
+    Column("changed_at", UtcTime),
+    Column("changed_by", Words(255)),
+    # The site is closed until then. While closures is above 0 and the time is over, one task probes
+    # it.
+    required("closed_until", _TIME),
+    required("closures", Integer),
+    # The run or the person who closed it, and the status with which the site refused the request.
+    Column("closed_by_run", BigInteger),
+    Column("closed_by", Words(255)),
+    Column("closed_status", Integer),
+    # Until then, a task waits for a lane.
+    required("lane_wanted_until", _TIME),
+    # True while runs may wait for a slot of the site.
+    required("has_tickets", Boolean),
+    Index(None, "has_tickets"),
+    Index(None, "closures"),
+)
+
+run_site = new_table(
+    "run_site",
+    # The sites of a run. The host decides which site it is when entries change.
+    owner_key("run_history.run_id"),
+    Column("host", _NAME, primary_key=True),
+    required("site", _NAME),
+    Index(None, "site", "run_id"),
+)
+
+site_ticket = new_table(
+    "site_ticket",
+    # A run that is waiting for a slot of a site, which is the first of its sites without one.
+    owner_key("run_history.run_id"),
+    required("site", _NAME),
+    required("priority", Integer),
+    required("since", UtcTime),
+    required("wanted", Integer),
+    # The time when the workflow was called to request slots.
+    Column("called_at", UtcTime),
+    Index(None, "site", "priority", "since", "run_id"),
+    Index(None, "called_at"),
+)
+
+site_lease = new_table(
+    "site_lease",
+    Column("site", _NAME, primary_key=True),
+    given_key("lane", Integer),
+    # run.index.attempt
+    required("holder", String(60)),
+    required("since", _TIME),
+    required("until", _TIME),
+    required("leaves", Boolean),
+)
+
+site_minute = new_table(
+    "site_minute",
+    # What tasks reported in one minute, which counts from 1970.
+    Column("site", _NAME, primary_key=True),
+    given_key("minute", Integer),
+    required("requests", Integer),
+    # The number of responses by status. The key error counts requests without a response.
+    required("statuses", Json),
+    Index(None, "minute"),
+)
+
+site_block = new_table(
+    "site_block",
+    # A refused request that closed a site, or a person who closed or opened it.
+    counted_key("block_id"),
+    required("site", _NAME),
+    required("at", _TIME),
+    Column("run_id", BigInteger),
+    Column("task_index", Integer),
+    Column("person", Words(255)),
+    Column("status", Integer),
+    Column("retry_after_s", _TIME),
+    required("closed_until", _TIME),
+    Index(None, "site", "block_id"),
+    Index(None, "at"),
+)

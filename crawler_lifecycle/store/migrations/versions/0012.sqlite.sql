@@ -1,0 +1,91 @@
+CREATE TABLE IF NOT EXISTS site (
+	site VARCHAR(255) NOT NULL,
+	limits JSON,
+	origin VARCHAR(20),
+	changed_at DATETIME,
+	changed_by VARCHAR(255),
+	closed_until FLOAT NOT NULL,
+	closures INTEGER NOT NULL,
+	closed_by_run BIGINT,
+	closed_by VARCHAR(255),
+	closed_status INTEGER,
+	lane_wanted_until FLOAT NOT NULL,
+	has_tickets BOOLEAN NOT NULL,
+	PRIMARY KEY (site),
+	CONSTRAINT ck_site_times CHECK (changed_at IS NULL OR changed_at >= '1970-01-01' AND changed_at < '2101-01-01'),
+	CONSTRAINT ck_site_json CHECK (limits IS NULL OR json_type(limits) = 'object'),
+	CONSTRAINT ck_site_types CHECK (typeof(site) = 'text' AND (origin IS NULL OR typeof(origin) = 'text') AND (changed_at IS NULL OR changed_at LIKE '____-__-__ __:__:__%' AND datetime(changed_at) IS NOT NULL) AND (changed_by IS NULL OR typeof(changed_by) = 'text') AND typeof(closed_until) = 'text' AND typeof(closures) = 'integer' AND (closed_by_run IS NULL OR typeof(closed_by_run) = 'integer') AND (closed_by IS NULL OR typeof(closed_by) = 'text') AND (closed_status IS NULL OR typeof(closed_status) = 'integer') AND typeof(lane_wanted_until) = 'text' AND typeof(has_tickets) = 'integer')
+);
+
+CREATE INDEX ix_site_closures ON site (closures);
+
+CREATE INDEX ix_site_has_tickets ON site (has_tickets);
+
+CREATE TABLE IF NOT EXISTS site_block (
+	block_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+	site VARCHAR(255) NOT NULL,
+	at FLOAT NOT NULL,
+	run_id BIGINT,
+	task_index INTEGER,
+	person VARCHAR(255),
+	status INTEGER,
+	retry_after_s FLOAT,
+	closed_until FLOAT NOT NULL,
+	CONSTRAINT ck_site_block_numbers CHECK (task_index IS NULL OR task_index >= 0),
+	CONSTRAINT ck_site_block_types CHECK (typeof(block_id) = 'integer' AND typeof(site) = 'text' AND typeof(at) = 'text' AND (run_id IS NULL OR typeof(run_id) = 'integer') AND (task_index IS NULL OR typeof(task_index) = 'integer') AND (person IS NULL OR typeof(person) = 'text') AND (status IS NULL OR typeof(status) = 'integer') AND (retry_after_s IS NULL OR typeof(retry_after_s) = 'text') AND typeof(closed_until) = 'text')
+);
+
+CREATE INDEX ix_site_block_at ON site_block (at);
+
+CREATE INDEX ix_site_block_site_block_id ON site_block (site, block_id);
+
+CREATE TABLE IF NOT EXISTS site_lease (
+	site VARCHAR(255) NOT NULL,
+	lane INTEGER NOT NULL,
+	holder VARCHAR(60) NOT NULL,
+	since FLOAT NOT NULL,
+	until FLOAT NOT NULL,
+	leaves BOOLEAN NOT NULL,
+	PRIMARY KEY (site, lane),
+	CONSTRAINT ck_site_lease_types CHECK (typeof(site) = 'text' AND typeof(lane) = 'integer' AND typeof(holder) = 'text' AND typeof(since) = 'text' AND typeof(until) = 'text' AND typeof(leaves) = 'integer')
+);
+
+CREATE TABLE IF NOT EXISTS site_minute (
+	site VARCHAR(255) NOT NULL,
+	minute INTEGER NOT NULL,
+	requests INTEGER NOT NULL,
+	statuses JSON NOT NULL,
+	PRIMARY KEY (site, minute),
+	CONSTRAINT ck_site_minute_json CHECK (json_type(statuses) = 'object'),
+	CONSTRAINT ck_site_minute_types CHECK (typeof(site) = 'text' AND typeof(minute) = 'integer' AND typeof(requests) = 'integer')
+);
+
+CREATE INDEX ix_site_minute_minute ON site_minute (minute);
+
+CREATE TABLE IF NOT EXISTS run_site (
+	run_id INTEGER NOT NULL,
+	host VARCHAR(255) NOT NULL,
+	site VARCHAR(255) NOT NULL,
+	PRIMARY KEY (run_id, host),
+	FOREIGN KEY(run_id) REFERENCES run_history (run_id),
+	CONSTRAINT ck_run_site_types CHECK (typeof(run_id) = 'integer' AND typeof(host) = 'text' AND typeof(site) = 'text')
+);
+
+CREATE INDEX ix_run_site_site_run_id ON run_site (site, run_id);
+
+CREATE TABLE IF NOT EXISTS site_ticket (
+	run_id INTEGER NOT NULL,
+	site VARCHAR(255) NOT NULL,
+	priority INTEGER NOT NULL,
+	since DATETIME NOT NULL,
+	wanted INTEGER NOT NULL,
+	called_at DATETIME,
+	PRIMARY KEY (run_id),
+	FOREIGN KEY(run_id) REFERENCES run_history (run_id),
+	CONSTRAINT ck_site_ticket_times CHECK (since >= '1970-01-01' AND since < '2101-01-01' AND (called_at IS NULL OR called_at >= '1970-01-01' AND called_at < '2101-01-01')),
+	CONSTRAINT ck_site_ticket_types CHECK (typeof(run_id) = 'integer' AND typeof(site) = 'text' AND typeof(priority) = 'integer' AND since LIKE '____-__-__ __:__:__%' AND datetime(since) IS NOT NULL AND typeof(wanted) = 'integer' AND (called_at IS NULL OR called_at LIKE '____-__-__ __:__:__%' AND datetime(called_at) IS NOT NULL))
+);
+
+CREATE INDEX ix_site_ticket_called_at ON site_ticket (called_at);
+
+CREATE INDEX ix_site_ticket_site_priority_since_run_id ON site_ticket (site, priority, since, run_id);
