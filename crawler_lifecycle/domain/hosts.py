@@ -25,13 +25,14 @@ def host_of(text: str, field: str = "site") -> str:
     the final dot. Example: ``https://me:pw@Bücher.example:8443/a`` gives
     ``xn--bcher-kva.example``. Raises ``InvalidRequest``, which names ``field``.
     """
-    if len(text) > _TEXT_MAX:
+    text = text.strip()
+    if len(text) > _TEXT_MAX or any(mark in text for mark in "\t\r\n"):
         raise refusal(field, f"{text[:60]}…", _FIX)
-    address = _address(text.strip())
+    address = _address(text)
     if address is not None:
         return address
     try:
-        parts = urlsplit(text.strip() if "://" in text else f"//{text.strip()}")
+        parts = urlsplit(text if "://" in text else f"//{text}")
         found = parts.hostname or ""
         parts.port  # noqa: B018  raises for a port that is none
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from crawler_lifecycle.domain.bounds import refusal
@@ -43,25 +43,31 @@ class OpenHours:
 
     def next(self, now: datetime) -> datetime:
         """Return the first time from ``now`` on at which the site may be visited."""
+        now = now.astimezone(UTC)
         local = now.astimezone(self.zone)
-        for day in range(63):
-            date = local.date() + timedelta(days=day)
-            for begins, ends in self._spans(datetime.combine(date, time(), self.zone)):
-                if ends > now:
+        for days in range(63):
+            for begins, ends in self._spans(local.date() + timedelta(days=days)):
+                if max(now, begins) < ends:
                     return max(now, begins)
         raise AssertionError("each month has a day that is not off")  # _read_days has checked it
 
-    def _spans(self, midnight: datetime) -> list[tuple[datetime, datetime]]:
-        """Return the open times of one day, in order."""
-        if midnight.day in self.days_off:
+    def _spans(self, day: date) -> list[tuple[datetime, datetime]]:
+        """Return the open times of one day, in order and in UTC.
+
+        They are empty where the clocks skip them.
+        """
+        if day.day in self.days_off:
             return []
-        begins, ends = (
-            datetime.combine(midnight.date(), at, self.zone) for at in (self.begins, self.ends)
+        begins, ends, midnight = (
+            datetime.combine(day, at, self.zone).astimezone(UTC)
+            for at in (self.begins, self.ends, time())
         )
-        tomorrow = datetime.combine(midnight.date() + timedelta(days=1), time(), self.zone)
+        tomorrow = datetime.combine(day + timedelta(days=1), time(), self.zone).astimezone(UTC)
         if self.begins == self.ends:
             return [(midnight, tomorrow)]
-        return [(begins, ends)] if begins < ends else [(midnight, ends), (begins, tomorrow)]
+        if self.begins < self.ends:
+            return [(begins, ends)]
+        return [(midnight, ends), (begins, tomorrow)]
 
 
 def _read_hours(text: str) -> tuple[time, time, ZoneInfo]:
