@@ -306,7 +306,16 @@ def plain(value: Any) -> str:
 
 
 def _why(row: Document) -> list[Any]:
-    names = ("blocked", "waiting", "error", "cause", "pause_reason", "trouble", "unreadable")
+    names = (
+        "blocked",
+        "waiting",
+        "error",
+        "cause",
+        "pause_reason",
+        "trouble",
+        "unreadable",
+        "broken",
+    )
     return [row[name] for name in names if row.get(name)]
 
 
@@ -783,8 +792,12 @@ def due_times(row: Document) -> str:
 
 
 def schedule_state(row: Document) -> str:
-    """Return the state of a schedule: paused, ended or active."""
-    return "paused" if row.get("paused") else "ended" if row.get("ended_at") else "active"
+    """Return the state of a schedule: paused, ended, broken or active."""
+    if row.get("paused"):
+        return "paused"
+    if row.get("ended_at"):
+        return "ended"
+    return "broken" if row.get("broken") else "active"
 
 
 def _not_in_temporal(row: Document) -> list[str]:
@@ -851,7 +864,10 @@ SCHEDULE = Subject(
         Column("Due", due_times, leaves=2),
         Column(
             "State",
-            lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)]),
+            lambda row: Word(
+                schedule_state(row),
+                why=[*_why(row), *_not_in_temporal(row)],
+            ),
             fills=True,
         ),
         _page("Next", lambda row: None if row.get("paused") else At(row.get("next")), leaves=1),

@@ -50,8 +50,10 @@ def status_word(row: Mapping[str, Any]) -> str:
 def shown_word(row: Mapping[str, Any]) -> str:
     """Return the word of the web UI for the state of a run or manager, on every page.
 
-    Also reads ``lacks`` and ``waiting`` of the row.
+    Also reads ``lacks``, ``waiting`` and ``stuck`` of the row.
     """
+    if row.get("stuck"):
+        return "stuck"
     word = status_word(row)
     if word == "COMPLETED" and row.get("lacks") is not None:
         return "brings less"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
     filters_of,
@@ -17,6 +19,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     held_sorts,
     list_page,
 )
+from crawler_lifecycle.gateway.ui.runs.columns import parent_link
 from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.subjects import POOL
@@ -41,6 +44,8 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
         return conditional(request, PoolList(pools=pools.list_pools()))
 
 
+#: The maximum number of runs that a page names as holders of a pool's slots.
+HOLDERS_MAX = 10
 CHOOSER = Chooser(POOL, "/pools", "Name, queue, problem", sorts=held_sorts(POOL.columns))
 _COUNTED = (
     "A task holds a slot of its pool from its offer to its end. Free slots go first to pools below "
@@ -58,9 +63,25 @@ def add_pool_page(app: FastAPI, pools: PoolStore, clock: Clock) -> None:
 
     @app.get("/pools")
     def show_pools(request: Request) -> Response:
-        """List the pools."""
-        rows = [asdict(row) for row in pools.list_pools()]
+        """List the pools, and who holds the slots of those in which runs wait."""
+        found = pools.list_pools()
+        waiting = [row.name for row in found if row.waiting_runs]
         intro = _COUNTED if pools.known_pools.counted else _NOT_COUNTED
         chooser = replace(CHOOSER, intro=intro)
         filters = filters_of(request, HeldFilters)
-        return list_page(request, chooser, filters, held(chooser, rows), now=clock())
+        rows = held(chooser, [asdict(row) for row in found])
+        values = holders_of(pools, waiting)
+        return list_page(
+            request, chooser, filters, rows, now=clock(), template="pools.html", **values
+        )
+
+
+def holders_of(pools: PoolStore, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values for ``holders.html``: the runs that hold the most slots of these pools,
+    each with a link to what started it.
+    """
+    holders = {name: pools.slot_holders(name, HOLDERS_MAX) for name in names}
+    lines = {
+        name: [(run, parent_link(run.parent)) for run in runs] for name, runs in holders.items()
+    }
+    return {"holders": lines, "live": LIVE}

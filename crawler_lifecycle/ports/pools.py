@@ -30,3 +30,16 @@ class PoolRow:
     """
     problem: str | None = None
     """A sentence for operators, with the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHolder:
+    """A run that holds slots of a pool."""
+
+    run_id: int
+    attempt: int
+    crawler: str
+    parent: str | None
+    """The workflow of the manager or graph that started the run."""
+    stop_requested_at: datetime | None
+    slots: int

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.store.store import open_store
@@ -113,6 +114,34 @@ def test_the_line_is_seen_everywhere(harness: Harness, client: TestClient) -> No
 
 def pools(client: TestClient) -> str:
     return client.get("/pools").text
+
+
+def test_a_holder_of_a_full_pool_is_stopped_where_it_is_named(
+    harness: Harness, client: TestClient
+) -> None:
+    holder = start(harness, client, 2, pool="shop-a")
+    assert "Who holds" not in pools(client), "nobody waits"
+    start(harness, client, pool="shop-a")
+    page = {"Accept": "text/html", "Origin": "http://127.0.0.1:8500"}
+    fields = re.search(
+        r"Who holds the slots of pool shop-a.*?plain · 2 slots.*?"
+        r'name="key" value="(\w+)"><input type="hidden" name="run" value="([0-9.]+)">'
+        r'<button class="button" name="do" value="stop">',
+        pools(client),
+        re.DOTALL,
+    )
+    assert fields is not None
+    data = {"key": fields[1], "run": fields[2], "do": "stop"}
+    answer = client.post("/runs", data=data, headers=page, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{holder}")
+    assert client.get(f"/v1/runs/{holder}").json()["stop"] is not None
+    assert "stop requested" in pools(client)
+    condition = IncidentCondition(
+        "pool_full", "pools/shop-a", "*", "full", harness.clock.now, harness.clock.now
+    )
+    harness.store.incidents.record_conditions([condition], lambda row: False)
+    [row] = harness.store.incidents.list_incidents()
+    assert "Who holds the slots of pool shop-a" in client.get(f"/incidents/{row.incident_id}").text
 
 
 def test_an_installation_without_pools_says_so(harness: Harness, tmp_path: Path) -> None:
@@ -301,6 +330,8 @@ def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(
     assert rows(x)["shop-a"] == (2, None, 5, None)
     assert rows(every)["shop-a"][:3] == (2, 2, 13)
     assert "shop-x" in rows(x)
+    assert "of plain · 2 slots" in client.get("/pools", headers=x).text
+    assert "No run that you can see holds one" in client.get("/pools", headers=y).text
     for path in ("/pools", "/runs/new?crawler=plain", f"/runs/new?like={mine}"):
         assert "shop-x" not in client.get(path, headers=y).text, path
         assert "shop-x" in client.get(path.replace(f"like={mine}", "crawler=plain"), headers=x).text

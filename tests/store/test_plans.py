@@ -302,6 +302,7 @@ MAY = {
         "temporary",
         "pool_ticket",
     ): "the waiting runs of one project are counted by pool, for people",
+    ("slot_holders", "scan", "held"): "the tasks with a slot of one pool are counted, for people",
     **{
         (
             method,
@@ -558,6 +559,8 @@ def pooling(harness: Harness) -> None:
     for project in (None, "default"):
         with limited(project):
             harness.store.pools.list_pools()
+            harness.store.pools.slot_holders("pool-3", 10)
+            harness.store.pools.slot_holders("default", 10)
             harness.store.pools.in_line(fences[1].run_id)
     harness.store.pools.call()
     harness.store.pools.adopt()
@@ -882,7 +885,6 @@ def incidents(harness: Harness) -> None:
     [crawler, *_] = store.all_crawlers()
     store.ended_runs([crawler], 20)
     store.crawlers_ended_after(0)
-    store.slot_holders("pool-1", 3)
     notes = harness.store.notes
     notes.take_turn("incidents", "one", clock.now)
     notes.leave_note("worker", "host/1", "{}", clock.now)

@@ -86,6 +86,10 @@ class ManagerCounts:
         return self.by_state.get(JobState.STARTING, 0) + self.by_state.get(JobState.STARTED, 0)
 
 
+#: The number of successive failed cycles after which a manager needs attention.
+STUCK_TRIES = 3
+
+
 @dataclass(frozen=True, slots=True)
 class ManagerRow:
     """One row of the table ``manager``, excluding columns that only the store needs."""
@@ -167,6 +171,12 @@ class ManagerRow:
     @property
     def workflow_id(self) -> str:
         return manager_workflow_id(self.name, self.flow_id)
+
+    @property
+    def stuck(self) -> bool:
+        """True if its class has failed ``STUCK_TRIES`` times in a row."""
+        failed = self.error is not None and self.tries >= STUCK_TRIES
+        return failed and self.status is RunStatus.PROCESSING
 
 
 @dataclass(frozen=True, slots=True)

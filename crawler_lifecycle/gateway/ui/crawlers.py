@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -18,7 +18,6 @@ from starlette.responses import Response
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
 from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
 from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.runs.commands import mapping_of
@@ -33,13 +32,13 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     held_sorts,
     list_page,
 )
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.gateway.ui.runs.columns import TAGS, crawler_link
+from crawler_lifecycle.gateway.ui.runs.columns import TAGS, crawler_link, parent_link
 from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER, RunList
-from crawler_lifecycle.ports.runs import BriefRun, Ends
+from crawler_lifecycle.ports.runs import BriefRun, Ends, RunRow
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.subjects import GRAPH, SCHEDULE
+from crawler_lifecycle.subjects import SCHEDULE
 from crawler_lifecycle.web.problems import Problem
 
 #: The number of newest runs that the pages of a crawler compare.
@@ -96,22 +95,22 @@ SCHEDULES_OF = Chooser(
 class CrawlerPages:
     """Reads the data of a crawler's tabs.
 
-    ``schedules`` returns the schedules that start a crawler.
+    ``schedules`` returns the schedules that start a crawler, judged by the known crawlers.
     """
 
     store: Store
     runs: RunList
     crawlers: Crawlers
     clock: Clock
-    schedules: Callable[[str], list[dict[str, Any]]]
+    schedules: Callable[[str, Container[str]], list[dict[str, Any]]]
 
     async def read(self, name: str) -> dict[str, Any]:
         """Return the values that all tabs of a crawler need. Raises ``Problem`` 404 for a crawler
         that is not in the catalogue and has no runs.
         """
         known, away = await self.crawlers.last()
-        runs = await run_in_threadpool(self.store.runs.brief_runs, EACH, crawler=name)
-        if not runs and name not in known:
+        newest = await run_in_threadpool(self.store.runs.list_runs, crawler=name, limit=1)
+        if not newest and name not in known:
             near = similar(name, known)
             fix = f"did you mean {near}?" if near else away or "the first page lists all crawlers"
             raise Problem(
@@ -119,28 +118,26 @@ class CrawlerPages:
                 "unknown_crawler",
                 f"There is no crawler {name[:100]!r}, and it has no runs; {fix}",
             )
-        values = await run_in_threadpool(self._head, name, known.get(name), runs)
+        last = newest[0] if newest else None
+        values = await run_in_threadpool(self._head, name, known, last)
         return values | {"away": away}
 
     def _head(
-        self, name: str, crawler: CrawlerDefinition | None, runs: list[BriefRun]
+        self, name: str, known: Mapping[str, CrawlerDefinition], last: RunRow | None
     ) -> dict[str, Any]:
         path = crawler_link(name).path
-        last = self.store.runs.list_runs(crawler=name, limit=1)
+        crawler = known.get(name)
         values: dict[str, Any] = {
             "head": "crawler_head.html",
             "name": name,
             "crawler": crawler,
-            "runs": runs,
+            "last": last,
             "now": self.clock(),
-            "kind": run_kind(runs[0]) if runs else None,
-            "less": brought_less(runs),
+            "kind": run_kind(last) if last else None,
             "rate": self.rate(name, DAYS[-1]),
-            "fields": fields(good_of(runs), crawler),
-            "each": EACH,
-            "schedules": self.schedules(name),
+            "schedules": self.schedules(name, known),
             "runs_path": f"{path}/runs",
-            "args": mapping_of(last[0].request.get("args")) if last else {},
+            "args": mapping_of(last.request.get("args")) if last else {},
         }
         ends = values["rate"][1]
         arguments = {*(crawler.args if crawler else ()), *values["args"]}
@@ -148,11 +145,15 @@ class CrawlerPages:
             "Overview": None,
             "Runs": self.runs.counted(crawler=name),
             "Failures": number(ends.failed - ends.stopped),
-            "Fields": number(len(values["fields"])),
+            "Fields": None,
             "Schedules": number(len(values["schedules"])),
             "Arguments": number(len(arguments)),
         }
         return values | {"tabs": tabs_of(path, counts)}
+
+    def newest(self, name: str) -> list[BriefRun]:
+        """Return the newest runs of a crawler, newest first. This call blocks."""
+        return self.store.runs.brief_runs(EACH, crawler=name)
 
     def rate(self, name: str, days: int) -> tuple[int, Ends, dict[str, Any]]:
         """Return how runs of the last ``days`` ended, after the number of days and before the
@@ -165,17 +166,25 @@ class CrawlerPages:
 
     def overview(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values that only the overview needs. This call blocks."""
-        runs = values["runs"]
+        runs = self.newest(values["name"])
         good = good_of(runs)
         figures = usual(good)
         items = [figure for figure in figures if figure[0] == "items"]
         shorter = [self.rate(values["name"], days) for days in DAYS[:-1]]
         return {
+            "runs": runs,
+            "less": brought_less(runs),
             "chart": chart(runs, EACH, items[0][2] if items else None),
             "rates": [*shorter, values["rate"]],
             "usual": figures,
             "good_runs": len(good),
         }
+
+    def coverage(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values that only the tab of fields needs. This call blocks."""
+        runs = self.newest(values["name"])
+        found = fields(good_of(runs), values["crawler"])
+        return {"fields": found, "read": len(runs), "each": EACH}
 
 
 def add_crawlers(app: FastAPI, pages: CrawlerPages, runs: RunList) -> None:
@@ -191,8 +200,8 @@ def add_crawlers(app: FastAPI, pages: CrawlerPages, runs: RunList) -> None:
     @app.get("/crawlers/{crawler}/runs")
     async def show_crawler_runs(crawler: CrawlerName, request: Request) -> Response:
         """List the runs of one crawler that match the filters in the address, newest first."""
-        chooser = replace(RUNS_OF, path=f"{crawler_link(crawler).path}/runs")
-        return await runs.tab(request, chooser, {"crawler": crawler}, await pages.read(crawler))
+        values = await pages.read(crawler)
+        return await runs.shown(request, RUNS_OF, {"crawler": crawler}, tab="Runs", **values)
 
     @app.post("/crawlers/{crawler}/runs")
     async def press_crawler_runs(crawler: CrawlerName, request: Request) -> Response:
@@ -204,22 +213,23 @@ def add_crawlers(app: FastAPI, pages: CrawlerPages, runs: RunList) -> None:
         """List the schedules, managers and graphs that start one crawler."""
         filters = filters_of(request, HeldFilters)
         values = await pages.read(crawler)
-        chooser = replace(SCHEDULES_OF, path=f"{crawler_link(crawler).path}/schedules")
+        newest = await run_in_threadpool(pages.newest, crawler)
+        parents = dict.fromkeys(run.parent for run in newest)
+        starters = filter(None, map(parent_link, parents))
+        values |= {"template": "crawler_schedules.html", "tab": "Schedules"}
+        values["starters"] = list(starters)[:LISTED_MAX]
+        find = held(SCHEDULES_OF, values["schedules"])
         return await run_in_threadpool(
-            list_page,
-            request,
-            chooser,
-            filters,
-            held(chooser, values["schedules"]),
-            template="crawler_schedules.html",
-            starters=starters(values["runs"])[:LISTED_MAX],
-            **values,
+            partial(list_page, **values), request, SCHEDULES_OF, filters, find
         )
 
     @app.get("/crawlers/{crawler}/{tab}")
     async def show_crawler_tab(crawler: CrawlerName, tab: CrawlerTab, request: Request) -> Response:
         """Show why runs of one crawler failed, how its items are filled, or its arguments."""
-        return answer(request, f"crawler_{tab}.html", **await pages.read(crawler))
+        values = await pages.read(crawler)
+        if tab is CrawlerTab.FIELDS:
+            values |= await run_in_threadpool(pages.coverage, values)
+        return answer(request, f"crawler_{tab}.html", **values)
 
 
 def good_of(runs: Sequence[BriefRun]) -> list[BriefRun]:
@@ -269,19 +279,3 @@ def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[
             {"name": name, "share": shares[0], "usual": middle, "least": least, "points": points}
         )
     return found
-
-
-def starters(runs: Sequence[BriefRun]) -> list[tuple[str, str]]:
-    """Return the managers and graphs that started these runs: the name and the page address of
-    each.
-    """
-    found = {}
-    for parent in dict.fromkeys(run.parent for run in runs if run.parent):
-        if (manager := names_of_workflow(parent)) is not None:
-            name, flow_id = manager
-            found[f"manager {name} of flow {flow_id}"] = "/managers" + query(
-                {"name": name, "flow_id": flow_id}
-            )
-        elif (key := graph_key_of(parent)) is not None:
-            found[f"graph {key}"] = GRAPH.path(key)
-    return list(found.items())

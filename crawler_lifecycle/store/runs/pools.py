@@ -44,7 +44,7 @@ from crawler_lifecycle.domain.pools import (
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import SLOT_WAIT, InLine
-from crawler_lifecycle.ports.pools import PoolRow
+from crawler_lifecycle.ports.pools import PoolRow, SlotHolder
 from crawler_lifecycle.store.base.bulk import change_in, put_row, rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
@@ -274,6 +274,24 @@ class PoolStore(StorePart):
             problem=problem,
         )
 
+    def slot_holders(self, pool: str, limit: int) -> list[SlotHolder]:
+        """Return the runs that hold the most slots of a pool, at most ``limit`` of them.
+
+        A caller with access to one project gets only runs of this project.
+        """
+        t = task_history.c
+        r = run_history.c
+        named = sorted(self._pools.named.keys() - {DEFAULT})
+        # The pool ``default`` also serves the runs of pools that are no longer in the settings.
+        is_here = t.pool == pool if pool in named else func.coalesce(t.pool, "").not_in(named)
+        tasks = [select(t.run_id).where(kind, is_here) for kind in _holding(self._clock())]
+        held = union_all(*tasks).subquery("held")
+        slots = func.count().label("slots")
+        query = select(r.run_id, r.attempt, r.crawler, r.parent, r.stop_requested_at, slots)
+        query = query.join(held, held.c.run_id == r.run_id).where(*seen(run_history))
+        query = query.group_by(r.run_id).order_by(slots.desc(), r.run_id).limit(limit)
+        return [made(SlotHolder, row) for row in self._rows(query)]
+
     def in_line(self, run_id: int) -> InLine | None:
         """Return the position of a run in the line of its pool; ``None`` if the run is unknown or
         is not waiting for a slot.
@@ -401,21 +419,8 @@ def _read_gate(
         conn.execute(insert(pool_gate).values(id=1, state={}))
     gate = _restored(state or {}, pools)
     t = task_history.c
-    of_task = run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
-    # A call without an answer may have created its task. The task keeps its slot until a poll after
-    # the call proves that the task does not exist.
-    unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
-    unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
-    offered = and_(
-        t.status == TaskStatus.QUEUED,
-        t.offered_until.is_not(None),
-        or_(t.offered_until >= now, unseen),
-    )
-    held = [
-        select(*columns, func.count()).where(kind).group_by(*columns)
-        for kind in (t.status.in_(ACTIVE), offered)
-    ]
+    held = [select(*columns, func.count()).where(kind).group_by(*columns) for kind in _holding(now)]
     # This must be one statement. Between two statements, an answer to a call could move tasks from
     # one count to the other.
     whole = union_all(*(_own(kind, t.run_id) if own else kind for kind in held))
@@ -426,6 +431,22 @@ def _read_gate(
         else:
             gate.take(name, priority or 3, count)
     return gate
+
+
+def _holding(now: datetime) -> list[ColumnElement[bool]]:
+    """Return the conditions of tasks that hold a slot. Each task matches at most one of them."""
+    t = task_history.c
+    of_task = run_history.alias("of_task")
+    # A call without an answer may have created its task. The task keeps its slot until a poll after
+    # the call proves that the task does not exist.
+    unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
+    unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
+    offered = and_(
+        t.status == TaskStatus.QUEUED,
+        t.offered_until.is_not(None),
+        or_(t.offered_until >= now, unseen),
+    )
+    return [t.status.in_(ACTIVE), offered]
 
 
 def _state(gate: Gate) -> dict[str, Any]:

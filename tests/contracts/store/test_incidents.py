@@ -174,16 +174,6 @@ def test_crawlers_and_their_last_ends_are_read_by_indexes(harness: Harness) -> N
     assert row.last_run_id == row.first_run_id + 2
 
 
-def test_who_holds_the_slots_of_a_pool(harness: Harness) -> None:
-    alpha = harness.executing("a", tasks=3, crawler="alpha")
-    beta = harness.executing("b", crawler="beta")
-    harness.write("UPDATE task_history SET pool = 'shared'")
-    held = [("alpha", 3, alpha.run_id), ("beta", 1, beta.run_id)]
-    assert harness.store.incidents.slot_holders("shared", 5) == held
-    assert harness.store.incidents.slot_holders("shared", 1) == held[:1]
-    assert harness.store.incidents.slot_holders("other", 5) == []
-
-
 def test_one_process_has_the_turn_until_its_time_is_over(harness: Harness) -> None:
     notes = harness.store.notes
 

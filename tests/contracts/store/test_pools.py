@@ -278,6 +278,25 @@ def test_who_asks_again_without_an_answer_holds_its_places(pooled: Harness) -> N
     assert pooled.store.pools.list_pools()[3].in_use == 0
 
 
+def test_the_runs_that_hold_slots_are_those_that_are_counted(
+    pooled: Harness, store_url: str, clock: Clock
+) -> None:
+    small, large = run(pooled, "small", pool="five"), run(pooled, "large", tasks=7, pool="five")
+    pooled.begin(small)
+    assert ask(pooled, large) == 4, "an offer holds a slot before the cluster has answered"
+    pools = pooled.store.pools
+    held = [(one.run_id, one.slots) for one in pools.slot_holders("five", 10)]
+    assert held == [(large.run_id, 4), (small.run_id, 1)]
+    assert sum(slots for _, slots in held) == pools.list_pools()[3].in_use
+    assert [one.run_id for one in pools.slot_holders("five", 1)] == [large.run_id]
+    assert pools.slot_holders("a", 10) == pools.slot_holders("default", 10) == []
+    with limited("other"):
+        assert pools.slot_holders("five", 10) == []
+    with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=8))) as store:
+        removed = store.pools.slot_holders("default", 1)
+    assert [one.run_id for one in removed] == [large.run_id], "default serves a removed pool"
+
+
 def test_reserved_places_stay_free_for_their_pool(store_url: str, clock: Clock) -> None:
     pools = Pools({"a": Pool(), "kept": Pool(reserved=2)}, slots=4)
     with closing(_opened(store_url, clock, pools)) as store:

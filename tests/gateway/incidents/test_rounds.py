@@ -253,13 +253,15 @@ def test_a_pool_in_which_a_run_waits_for_long(player: Player, harness: Harness) 
     )
     [row] = player.play()
     assert (row.kind, row.subject, row.project) == ("pool_full", "pools/herd", "*")
-    assert "0 of 1 slots are in use by nobody; 1 run wait" in row.cause
+    assert "0 of 1 slots are in use, the most by nobody; 1 run wait" in row.cause
     write(
         harness,
         "UPDATE task_history SET pool = 'herd', status = 'RUNNING' WHERE run_id = 1",
     )
     [row] = player.play()
-    assert "1 of 1 slots are in use by plain (1)" in row.cause, "it is that of this moment"
+    assert "1 of 1 slots are in use, the most by run 1 of plain (1)" in row.cause, (
+        "it is that of this moment"
+    )
     assert row.last_run_id == 1
 
 

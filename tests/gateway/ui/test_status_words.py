@@ -8,8 +8,10 @@ from itertools import product
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.features.managers.store.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history
 from tests.gateway.gateway_harness import Harness
+from tests.gateway.test_list_words import edit
 from tests.gateway.ui.test_things import words
 from tests.support.filling import fill_runs
 
@@ -60,3 +62,15 @@ def test_a_manager_has_the_same_word_in_the_list_and_on_its_page(browser: TestCl
         (word,) = re.findall(r'class="pill [a-z-]+">([^<]+)<', page.partition("</h1>")[0])
         assert f'">{word}<' in browser.get("/managers").text, act
         assert "INITIALIZING" not in words(browser.get("/managers/1"))
+
+
+def test_a_manager_whose_class_fails_repeatedly_is_stuck(
+    harness: Harness, browser: TestClient
+) -> None:
+    browser.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
+    values = {"status": "PROCESSING", "error": "it <broke>"}
+    for tries, word in (2, "running"), (3, "stuck"):
+        edit(harness, manager, manager.c.manager_id == 1, tries=tries, **values)
+        for path in ("/managers", "/managers/1"):
+            assert re.search(rf'class="(pill|status) {word}">{word}<', browser.get(path).text), path
+        assert browser.get("/v1/managers/1").json()["stuck"] is (word == "stuck")

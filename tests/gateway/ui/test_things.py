@@ -7,6 +7,7 @@ from __future__ import annotations
 import html
 import re
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
-from tests.gateway.gateway_harness import Harness
-from tests.gateway.ui.conftest import followed, results
+from tests.gateway.gateway_harness import CRAWLERS, Harness
+from tests.gateway.ui.conftest import as_browser, followed, results
+from tests.support.fakes.services import FakeScheduler
 
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
 
@@ -56,6 +58,20 @@ def test_a_schedule_shows_what_comes_and_what_came(
     assert '"every_s": 3600' in words(browser.get(f"{nightly}/definition"))
     assert "nightly" in words(browser.get("/schedules?search=NIGHT"))
     assert "No schedule matches" in words(browser.get("/schedules?search=weekly"))
+
+
+def test_a_schedule_whose_crawler_left_the_catalogue_is_broken(
+    harness: Harness, browser: TestClient, nightly: str
+) -> None:
+    harness.scheduler = FakeScheduler([replace(CRAWLERS[0], name="other")])
+    with harness.client(harness.new_app()) as client:
+        later = as_browser(client)
+        for path in ("/schedules", nightly):
+            page = words(later.get(path))
+            assert "broken" in page
+            assert "the catalogue no longer has the crawler plain, so it starts nothing" in page
+        press(later, nightly, "pause")
+        assert "Schedule nightly paused" in words(later.get(nightly))
 
 
 def test_a_schedule_is_paused_with_a_reason_and_resumed(

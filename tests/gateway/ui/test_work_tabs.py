@@ -53,6 +53,7 @@ def test_a_graph_has_tabs_and_its_overview_shows_failing_steps(
         "Runs 0": f"{nightly}/runs",
     }
     assert f'data-source="/v1{nightly}/picture" data-steps="{nightly}/steps"' in page.text
+    assert "5 work steps: " in words(page)
     assert "Failing steps" not in page.text
     errors = [{"attempt": 1, "at": "2026-11-20T12:00:00Z", "error": "it <broke>"}]
     edit(
@@ -70,6 +71,18 @@ def test_a_graph_has_tabs_and_its_overview_shows_failing_steps(
         assert "no <luck>" in shown
         assert '"error": "it <broke>"' in shown
         assert "A_1" not in shown
+    filtered = browser.get(f"{nightly}?state=failed")
+    assert filtered.headers["location"] == f"{nightly}/steps?state=failed"
+
+
+def test_steps_that_only_contain_others_are_listed_but_are_no_work(browser: TestClient) -> None:
+    crawl = {"kind": "crawl", "job": {"crawler": "plain"}}
+    steps = [{"path": "all", "kind": "graph"}, {"path": "all/a", **crawl}]
+    assert browser.post("/v1/graphs", json={"id": "g", "steps": steps}).status_code == 202
+    page = browser.get("/graphs/g/steps")
+    assert "Steps 1" in tabs(page)
+    assert "1 work step: " in words(page)
+    assert "2 steps Steps that only contain other steps are listed too." in words(page)
 
 
 def test_steps_are_searched_filtered_paged_and_sent_as_csv(

@@ -5,14 +5,14 @@ its runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.status_words import STATE_WORDS, state_word
@@ -30,11 +30,11 @@ from crawler_lifecycle.gateway.ui.parts.forms import (
 )
 from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
-from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as RUNS
+from crawler_lifecycle.gateway.ui.parts.tabs import tab_path, tabs_of
 from crawler_lifecycle.subjects import GRAPH, STEP, Subject
 
 from ..activities.questions import explained
+from ..domain.kinds import CONTAINING
 from ..domain.spec import GraphState, StepKind, StepState
 from ..ports import StepRow
 from ..store.unit import SORTS
@@ -103,6 +103,8 @@ STEPS = Chooser(
 FAILING = [StepState.DISCARDED, StepState.RETRYABLE]
 FAILING_MAX = 10
 
+_CONTAINING = "Steps that only contain other steps are listed too."
+
 
 class PageSteps(StepFilters):
     """Filters in the address of a graph's steps.
@@ -145,7 +147,7 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     def values_of(graph: Graph) -> dict[str, Any]:
         counts = {
             "Overview": None,
-            "Steps": number(graphs.count_listed_steps(graph.graph_id)),
+            "Steps": number(graph.total),
             "Runs": runs.counted(parent=graph.workflow_id),
         }
         return {
@@ -171,8 +173,13 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/graphs/{id}")
     async def show_graph(id: str, request: Request) -> Response:
-        """Show one graph: its drawing, its failing steps, and the facts about it."""
+        """Show one graph: its drawing, its failing steps, and the facts about it. Filters of steps
+        redirect to the list of its steps.
+        """
         graph, values = await head(id)
+        if request.query_params.keys() & StepFilters.model_fields.keys():
+            steps = tab_path(values["tabs"], "Steps")
+            return RedirectResponse(f"{steps}?{request.url.query}", 307)
         values |= {"words": STATE_WORDS, "step_columns": STEP.columns}
         failing = await run_in_threadpool(failing_of, graph)
         return answer(request, "graph.html", failing=rows_of(graph, failing), **values)
@@ -189,11 +196,9 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
         """Show the steps of a graph that match the filters of the address."""
         filters = filters_of(request, PageSteps)
         graph, values = await head(id)
-        chooser = replace(STEPS, path=GRAPH.path(graph.id, "/steps"))
         acts = StepsForm.acts if may("pressGraphSteps") else ()
-        page = partial(list_page, template="list_tab.html", acts=acts, tab="Steps", **values)
-        find = partial(steps_of, graph)
-        return await run_in_threadpool(page, request, chooser, filters, find)
+        page = partial(list_page, tab="Steps", acts=acts, **values)
+        return await run_in_threadpool(page, request, STEPS, filters, partial(steps_of, graph))
 
     def steps_of(graph: Graph, filters: PageSteps) -> RowPage:
         rows, last = views.steps(graph.graph_id, filters)
@@ -204,7 +209,8 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
             return number(graphs.count_listed_steps(graph.graph_id, **filters.wanted))
 
         counted = None if filters.path else total
-        return RowPage(rows_of(graph, rows), step_token(last), total=counted)
+        note = _CONTAINING if any(row.kind in CONTAINING for row in rows) else None
+        return RowPage(rows_of(graph, rows), step_token(last), note, counted)
 
     @app.post("/graphs/{id}/steps")
     async def press_graph_steps(id: str, request: Request) -> Response:
@@ -223,8 +229,8 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     async def show_graph_runs(id: str, request: Request) -> Response:
         """Show the runs that a graph started."""
         graph, values = await head(id)
-        chooser = replace(RUNS, path=GRAPH.path(graph.id, "/runs"))
-        return await runs.tab(request, chooser, {"parent": graph.workflow_id}, values)
+        within = {"parent": graph.workflow_id}
+        return await runs.shown(request, within=within, tab="Runs", **values)
 
     @app.post("/graphs/{id}/runs")
     async def press_graph_runs(id: str, request: Request) -> Response:

@@ -60,12 +60,12 @@ def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
         since = row.oldest_wait_at
         if since is None or now - since < WAITS_FOR:
             continue
-        holders = store.incidents.slot_holders(row.name, HOLDERS_MAX)
-        held = ", ".join(f"{holder.crawler} ({holder.tasks})" for holder in holders)
+        holders = store.pools.slot_holders(row.name, HOLDERS_MAX)
+        held = [f"run {run.run_id} of {run.crawler} ({run.slots})" for run in holders]
         first = holders[0].run_id if holders else None
         most = "" if row.max is None else f" of {row.max}"
         cause = (
-            f"{row.in_use}{most} slots are in use by {held or 'nobody'}; "
+            f"{row.in_use}{most} slots are in use, the most by {', '.join(held) or 'nobody'}; "
             f"{count(row.waiting_runs, 'run')} waiting since {since:%Y-%m-%d %H:%M} UTC"
         )
         fix = row.problem or "stop a run that holds its slots, or raise its limit (LIFECYCLE_POOLS)"

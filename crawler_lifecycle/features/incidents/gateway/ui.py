@@ -22,6 +22,7 @@ from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import Paging, cut, one_of
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.pools import holders_of
 from crawler_lifecycle.gateway.ui.parts.forms import (
     ActionForm,
     form,
@@ -130,6 +131,8 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
             "wrong": wrong,
             "status": problem.status if problem else 200,
         }
+        is_pool = row.kind == "pool_full" and row.state == "open"
+        values |= holders_of(store.pools, [row.name] if is_pool else [])
         return answer(
             request,
             "incident.html",

@@ -1,11 +1,11 @@
-"""Queries of incidents, and of the runs and pools that they are derived from."""
+"""Queries of incidents, and of the runs that they are derived from."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from sqlalchemy import func, select
 
@@ -13,7 +13,6 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.conditions import Key
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
-from crawler_lifecycle.domain.task import ACTIVE
 from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
 from crawler_lifecycle.features.incidents.domain.rules import key_of
 from crawler_lifecycle.store.base.bulk import rows_in
@@ -21,7 +20,7 @@ from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.base.rows import made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.newest import newest_of_all, newest_of_each
-from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history, task_history
+from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history
 
 from .tables import incident
 
@@ -35,14 +34,6 @@ _ENDED = [_r[name] for name in JudgedRun._fields]
 Crawler = tuple[str, str]
 """The project and the name of a crawler."""
 State = Literal["open", "closed", "all"]
-
-
-class SlotHolder(NamedTuple):
-    """A crawler that holds slots of a pool: how many, and the oldest of the runs that do."""
-
-    crawler: str
-    tasks: int
-    run_id: int
 
 
 class IncidentReader(StorePart):
@@ -157,13 +148,3 @@ class IncidentReader(StorePart):
             runs.sort(key=attrgetter("ended_at", "run_id"), reverse=True)
             del runs[limit:]
         return found
-
-    def slot_holders(self, pool: str, limit: int) -> Sequence[SlotHolder]:
-        """Return the crawlers whose tasks hold the most slots of a pool."""
-        t = task_history.c
-        tasks = func.count().label("tasks")
-        oldest = func.min(_r.run_id).label("run_id")
-        query = select(_r.crawler, tasks, oldest).join(task_history, t.run_id == _r.run_id)
-        query = query.where(t.status.in_(ACTIVE), t.pool == pool).group_by(_r.crawler)
-        rows = self._rows(query.order_by(tasks.desc(), _r.crawler).limit(limit))
-        return [SlotHolder(**row) for row in rows]

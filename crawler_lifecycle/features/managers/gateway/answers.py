@@ -129,6 +129,8 @@ class Manager(OfRow):
     """A sentence about why the manager starts no more jobs; null if it can start jobs."""
     error: str | None
     """The error of its class, with the position and the fix."""
+    stuck: bool
+    """True if its class has failed three times in a row."""
     stop: Stop | None
     leave: bool
     """True if its runs continue after a stop."""

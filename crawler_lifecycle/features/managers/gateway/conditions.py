@@ -13,8 +13,6 @@ from ..ports import ManagerRow
 
 #: The maximum number of managers that are read: of managers that ended last, and of open managers.
 ROWS_MAX = 100
-#: A manager needs attention after its class has failed this many times in a row.
-TRIES = 3
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
@@ -32,7 +30,7 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
         cause = failed[0].cause or failed[0].outcome or "it failed"
         yield _condition("manager_failed", failed, cause, times)
     for row in store.managers.newest(limit=ROWS_MAX, states=[RunStatus.PROCESSING]):
-        if row.error is not None and row.tries >= TRIES:
+        if row.stuck and row.error is not None:
             times = (row.started_at or row.created_at,)
             yield _condition("manager_stuck", [row], row.error, times)
 

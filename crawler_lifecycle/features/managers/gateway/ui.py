@@ -5,7 +5,7 @@ jobs and its runs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -25,7 +25,6 @@ from crawler_lifecycle.gateway.ui.parts.forms import ActionForm
 from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER as RUNS
 from crawler_lifecycle.subjects import JOB, MANAGER, WAITING, Subject
 
 from ..domain.manager import CAP_MAX, JobState
@@ -149,9 +148,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         """Show the jobs of a manager that match the filters of the address."""
         filters = filters_of(request, JobFilters)
         manager, values = await head(manager_id)
-        chooser = replace(JOBS, path=MANAGER.path(manager_id, "/jobs"))
-        page = partial(list_page, template="list_tab.html", tab="Jobs", **values)
-        return await run_in_threadpool(page, request, chooser, filters, partial(jobs_of, manager))
+        page = partial(list_page, tab="Jobs", **values)
+        return await run_in_threadpool(page, request, JOBS, filters, partial(jobs_of, manager))
 
     def jobs_of(manager: ManagerDetail, filters: JobFilters) -> RowPage:
         page = views.jobs(manager.manager_id, filters)
@@ -163,8 +161,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     async def show_manager_runs(manager_id: ManagerId, request: Request) -> Response:
         """Show the runs that a manager started."""
         manager, values = await head(manager_id)
-        chooser = replace(RUNS, path=MANAGER.path(manager_id, "/runs"))
-        return await runs.tab(request, chooser, {"parent": manager.workflow_id}, values)
+        within = {"parent": manager.workflow_id}
+        return await runs.shown(request, within=within, tab="Runs", **values)
 
     @app.post("/managers/{manager_id}/runs")
     async def press_manager_runs(manager_id: ManagerId, request: Request) -> Response:

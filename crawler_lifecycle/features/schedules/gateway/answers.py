@@ -5,7 +5,7 @@ for them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
@@ -191,13 +191,17 @@ class ScheduleViews:
         return {"next_due": due, "clock_changes": await run_in_threadpool(spec.clock_changes, now)}
 
     def listed(
-        self, fits: Callable[[ScheduleRow], bool], *, troubled: bool = False
+        self,
+        fits: Callable[[ScheduleRow], bool],
+        known: Container[str],
+        *,
+        troubled: bool = False,
     ) -> list[dict[str, Any]]:
         """Return the matching schedules, each with its next due time and its last firing. This call
         blocks.
 
-        If ``troubled`` is true, return only schedules whose last due time was missed or ended
-        badly.
+        ``known`` are the crawlers of the catalogue, or empty if they are unknown. If ``troubled``
+        is true, return only schedules whose last due time was missed or ended badly.
         """
         now = self.clock()
         found = [row for row in self.schedules.every() if fits(row)]
@@ -213,17 +217,16 @@ class ScheduleViews:
             more = {
                 "next": next(iter(upcoming(row, spec, now, 1)), None),
                 "last": due and Firing.of(due).model_dump(),
+                "broken": unreadable or crawler_gone(row, known),
             }
-            rows.append(self.of(row).model_dump() | more | {"unreadable": unreadable})
+            rows.append(self.of(row).model_dump() | more)
         return rows
 
-    def of_crawler(self, crawler: str) -> list[dict[str, Any]]:
+    def of_crawler(self, crawler: str, known: Container[str]) -> list[dict[str, Any]]:
         """Return the schedules that start runs of this crawler, as ``listed`` does. This call
         blocks.
         """
-        return self.listed(
-            lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler
-        )
+        return self.listed(lambda row: _crawler_of(row) == crawler, known)
 
     def due(self, row: ScheduleRow, filters: FiringFilters) -> tuple[list[DueRow], str | None]:
         """Return a page of firings, with the latest first, and the token of the next page. This
@@ -269,6 +272,23 @@ def spec_of(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
         return ScheduleSpec.read(row.definition), None
     except (ValueError, TypeError) as error:
         return None, f"its definition cannot be read, so it starts nothing: {error}; put it again"
+
+
+def _crawler_of(row: ScheduleRow) -> Any:
+    return mapping_of(row.definition.get(TargetKind.RUN)).get("crawler")
+
+
+def crawler_gone(row: ScheduleRow, known: Container[str]) -> str | None:
+    """Return a sentence if the crawler of a schedule with a readable definition is not in the
+    catalogue. ``known`` is empty if the catalogue is unknown.
+    """
+    crawler = _crawler_of(row)
+    if not known or crawler is None or crawler in known:
+        return None
+    return (
+        f"the catalogue no longer has the crawler {crawler}, so it starts nothing; add the crawler "
+        "again, or change the schedule"
+    )
 
 
 def upcoming(

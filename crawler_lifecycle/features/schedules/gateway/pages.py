@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -34,7 +33,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.subjects import DUE, SCHEDULE, Subject
+from crawler_lifecycle.subjects import DUE, SCHEDULE, Subject, schedule_state
 from crawler_lifecycle.web.problems import Problem, of_error, refused
 
 from ..domain.decision import Decision
@@ -45,6 +44,7 @@ from .answers import (
     Firing,
     FiringFilters,
     ScheduleName,
+    crawler_gone,
     put_form,
     spec_of,
     upcoming,
@@ -131,14 +131,24 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     clock = views.clock
 
     @app.get("/schedules")
-    def show_schedules(request: Request) -> Response:
+    async def show_schedules(request: Request) -> Response:
         """List schedules with their next due time and their last firing."""
         filters = filters_of(request, ListFilters)
-        rows = views.listed(lambda row: True, troubled=filters.troubled)
-        return list_page(request, CHOOSER, filters, held(CHOOSER, rows), now=clock())
+        known, _ = await gateway.crawlers.last()
 
-    def head(row: ScheduleRow) -> dict[str, Any]:
-        """Return the values that all tabs of a schedule need."""
+        def shown() -> Response:
+            rows = views.listed(lambda row: True, known, troubled=filters.troubled)
+            return list_page(request, CHOOSER, filters, held(CHOOSER, rows), now=clock())
+
+        return await run_in_threadpool(shown)
+
+    async def head(name: str) -> tuple[ScheduleRow, dict[str, Any]]:
+        """Return the schedule, and the values that all its tabs show."""
+        row = await commands.find(name)
+        known, _ = await gateway.crawlers.last()
+        return row, await run_in_threadpool(values_of, row, known)
+
+    def values_of(row: ScheduleRow, known: Container[str]) -> dict[str, Any]:
         now = clock()
         newest = schedules.list_firings(row.schedule_id, None, READ)
         spec, unreadable = spec_of(row)
@@ -153,7 +163,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             "head": "schedule_head.html",
             "schedule": views.of(row),
             "spec": None if row.paused_at else spec,
-            "unreadable": unreadable,
+            "broken": unreadable or crawler_gone(row, known),
             "next": upcoming(row, spec, now, NEXT),
             "newest": newest,
             "zone": zone_of(row),
@@ -161,16 +171,18 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             "temporal": gateway.temporal_page("schedules", temporal_schedule_id(row.name)),
             "seen": int(newest[0].due_at.timestamp()) if newest else 0,
         }
+        document = values["schedule"].model_dump()
+        values["state"] = schedule_state(document | {"broken": values["broken"]})
         values["tabs"] = tabs_of(SCHEDULE.path(row.name), counts)
         return values
 
     @app.get("/schedules/{name}")
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
         """Show one schedule: its next due times, a calendar, and its last failure."""
-        return await run_in_threadpool(overview, request, await commands.find(name))
+        row, values = await head(name)
+        return await run_in_threadpool(overview, request, row, values)
 
-    def overview(request: Request, row: ScheduleRow) -> Response:
-        values = head(row)
+    def overview(request: Request, row: ScheduleRow, values: dict[str, Any]) -> Response:
         newest: list[DueRow] = values["newest"]
         now: datetime = values["now"]
         facts = SCHEDULE.known(values["schedule"].model_dump())
@@ -190,32 +202,28 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     async def show_due_times(name: ScheduleName, request: Request) -> Response:
         """List the recorded due times of a schedule, with the latest first."""
         filters = filters_of(request, FiringFilters)
-        row = await commands.find(name)
+        row, values = await head(name)
 
         def found(asked: FiringFilters) -> RowPage:
             page, token = views.due(row, asked)
             return RowPage([Firing.of(due).model_dump() for due in page], token)
 
-        def shown() -> Response:
-            chooser = replace(DUE_TIMES, path=SCHEDULE.path(name, "/due-times"))
-            own = {"template": "list_tab.html", "tab": "Due times", **head(row)}
-            return list_page(request, chooser, filters, found, **own)
-
-        return await run_in_threadpool(shown)
+        page = functools.partial(list_page, tab="Due times", **values)
+        return await run_in_threadpool(page, request, DUE_TIMES, filters, found)
 
     @app.get("/schedules/{name}/backfill")
     async def show_backfill(name: ScheduleName, request: Request) -> Response:
         """Show the form that starts due times of the past."""
-        return await backfill_page(request, await commands.find(name), {})
+        return await backfill_page(request, name, {})
 
     async def backfill_page(
         request: Request,
-        row: ScheduleRow,
+        name: str,
         given: Mapping[str, str],
         problem: Problem | None = None,
         due: Sequence[datetime] | None = None,
     ) -> Response:
-        values = await run_in_threadpool(head, row)
+        _, values = await head(name)
         wrong = problem and fields.placed(problem, {field: field for field in _WINDOW})
         status = problem.status if problem else 200
         own: dict[str, Any] = {"given": given, "wrong": wrong, "due": due, "most": COUNTED_MAX}
@@ -224,8 +232,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/schedules/{name}/definition")
     async def show_schedule_definition(name: ScheduleName, request: Request) -> Response:
         """Show the definition of a schedule, as the API accepts it."""
-        row = await commands.find(name)
-        values = await run_in_threadpool(head, row)
+        row, values = await head(name)
         definition = put_form(row.definition)
         return answer(request, "definition.html", definition=definition, **values)
 
@@ -257,10 +264,10 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
                 act = functools.partial(_carried_out, commands, name, asked)
                 return await fields.carry_out(request, gateway.once, asked, name, act)
         except (Problem, LifecycleError) as error:
-            return await backfill_page(request, row, given, of_error(error))
+            return await backfill_page(request, name, given, of_error(error))
         # The page only asks a question, and nothing is done yet.
         present_call().admitted = False
-        return await backfill_page(request, row, given, due=due)
+        return await backfill_page(request, name, given, due=due)
 
 
 #: The fields of a backfill.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, ClassVar, get_args
 
 from fastapi import FastAPI, Request
@@ -201,8 +201,12 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         filters = filters_of(request, HeldFilters)
         return list_page(request, CHOOSER, filters, held(CHOOSER, rows), now=clock())
 
-    def head(row: WebhookRow) -> dict[str, Any]:
-        """Return the values that all tabs of a webhook need."""
+    async def head(name: str) -> tuple[WebhookRow, dict[str, Any]]:
+        """Return the webhook, and the values that all its tabs show."""
+        row = await commands.find(name)
+        return row, await run_in_threadpool(values_of, row)
+
+    def values_of(row: WebhookRow) -> dict[str, Any]:
         sent = views.webhooks.list_webhook_deliveries(row.webhook_id, None, COUNTED_MAX + 1)
         counted = number(min(len(sent), COUNTED_MAX)) + "+" * (len(sent) > COUNTED_MAX)
         counts = {"Overview": None, "Deliveries": counted, "Definition": None}
@@ -218,30 +222,27 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/webhooks/{name}")
     async def show_webhook(name: WebhookName, request: Request) -> Response:
         """Show the state of one webhook."""
-        values = await run_in_threadpool(head, await commands.find(name))
+        _, values = await head(name)
         return answer(request, "webhook.html", **values)
 
     @app.get("/webhooks/{name}/deliveries")
     async def show_deliveries(name: WebhookName, request: Request) -> Response:
         """List the events that were sent to a webhook, or tried, with the latest first."""
         filters = filters_of(request, DeliveryFilters)
-        row = await commands.find(name)
+        row, values = await head(name)
 
         def found(asked: DeliveryFilters) -> RowPage:
             page = views.deliveries(row, asked)
             return RowPage(list(map(asdict, page.deliveries)), page.next_page_token)
 
-        def shown() -> Response:
-            chooser = replace(DELIVERIES_OF, path=WEBHOOK.path(name, "/deliveries"))
-            own = {"template": "webhook_deliveries.html", **head(row)}
-            return list_page(request, chooser, filters, found, **own)
-
-        return await run_in_threadpool(shown)
+        own = {"template": "webhook_deliveries.html", "tab": "Deliveries", **values}
+        page = functools.partial(list_page, **own)
+        return await run_in_threadpool(page, request, DELIVERIES_OF, filters, found)
 
     @app.get("/webhooks/{name}/definition")
     async def show_webhook_definition(name: WebhookName, request: Request) -> Response:
         """Show the definition of a webhook, as the API accepts it."""
-        values = await run_in_threadpool(head, await commands.find(name))
+        _, values = await head(name)
         definition = values["webhook"].definition
         return answer(request, "definition.html", definition=definition, **values)
 

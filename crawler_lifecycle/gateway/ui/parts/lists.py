@@ -20,6 +20,7 @@ from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.formats import cell_order, cell_text, number
 from crawler_lifecycle.gateway.ui.parts.forms import read
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, columns
+from crawler_lifecycle.gateway.ui.parts.tabs import tab_path
 from crawler_lifecycle.subjects import Column
 from crawler_lifecycle.web.problems import refused
 
@@ -73,7 +74,8 @@ def list_page(
     find: Find,
     *,
     now: datetime,
-    template: str = "list.html",
+    template: str = "",
+    tab: str = "",
     acts: Sequence[str] = (),
     known: Mapping[str, Sequence[str]] | None = None,
     **values: Any,
@@ -81,8 +83,12 @@ def list_page(
     """Return the list as a page, or with ``format=csv`` as CSV.
 
     ``acts`` has the actions that the caller may apply to selected rows, ``known`` the existing
-    values of filters, and ``values`` further values for the ``template``. This call blocks.
+    values of filters, and ``values`` further values for the ``template``. With ``tab``, the list is
+    the tab of a subject with this title, and ``values`` are those of the subject's head. This call
+    blocks.
     """
+    if tab:
+        chooser = replace(chooser, path=tab_path(values["tabs"], tab))
     if "format" in request.query_params:
         return _csv(chooser, everything(find, filters, CSV_MAX).rows)
     selected = getattr(filters, "all", False)
@@ -97,7 +103,8 @@ def list_page(
         "can_select_all": "all" in type(filters).model_fields,
     }
     shown = chooser.shown(filters, known or {}, found.token)
-    return answer(request, template, now=now, **own, **shown, **values)
+    template = template or ("list_tab.html" if tab else "list.html")
+    return answer(request, template, now=now, tab=tab, **own, **shown, **values)
 
 
 def everything(find: Find, filters: Paging, most: int) -> RowPage:

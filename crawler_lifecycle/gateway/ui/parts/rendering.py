@@ -26,7 +26,7 @@ from markupsafe import Markup, escape
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.status_words import shown_status, shown_word, state_word
+from crawler_lifecycle.domain.status_words import shown_word, state_word
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
 from crawler_lifecycle.gateway.ui.parts.formats import (
     aging,
@@ -261,7 +261,6 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "shown_word": lambda row: shown_word(vars(row)),
-        "shown_status": shown_status,
         "run_pill": run_pill,
         "pill": pill,
         "state_word": state_word,

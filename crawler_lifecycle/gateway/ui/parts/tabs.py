@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -26,3 +26,8 @@ def tabs_of(path: str, counts: Mapping[str, str | None]) -> list[Tab]:
         below = f"/{word.lower().replace(' ', '-')}" if tabs else ""
         tabs.append(Tab(word, path + below, count))
     return tabs
+
+
+def tab_path(tabs: Sequence[Tab], word: str) -> str:
+    """Return the path of the tab with this title. Raises ``KeyError``."""
+    return {tab.word: tab.address for tab in tabs}[word]

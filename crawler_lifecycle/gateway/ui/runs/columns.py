@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
 from crawler_lifecycle.domain.status_words import shown_word
 from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.rendering import query
 from crawler_lifecycle.subjects import (
+    GRAPH,
     RUN,
     TERMINAL,
     At,
@@ -31,6 +34,17 @@ from crawler_lifecycle.subjects import (
 def crawler_link(name: str) -> Link:
     """Return a link to the page of a crawler."""
     return Link(name, f"/crawlers/{quote(name, safe='')}")
+
+
+def parent_link(workflow_id: str | None) -> Link | None:
+    """Return a link to the manager or graph with this workflow, or ``None`` for any other id."""
+    manager = names_of_workflow(workflow_id or "")
+    if manager is not None:
+        name, flow_id = manager
+        path = "/managers" + query({"name": name, "flow_id": flow_id})
+        return Link(f"manager {name} of flow {flow_id}", path)
+    key = graph_key_of(workflow_id or "")
+    return None if key is None else Link(f"graph {key}", GRAPH.path(key))
 
 
 def _status(row: Document) -> Any:

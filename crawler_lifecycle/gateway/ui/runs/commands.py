@@ -120,7 +120,7 @@ class RunList:
         """List the runs that match the filters in the address, newest first.
 
         ``within`` has filters that always apply, so the address must not have them. ``values`` are
-        further values for ``list_page``.
+        further values for ``list_page``, such as ``tab``.
         """
         filters = filters_of(request, PageFilters)
         for name in within or ():
@@ -138,17 +138,6 @@ class RunList:
 
         page = partial(list_page, **own | values)
         return await run_in_threadpool(page, request, chooser, filters, find)
-
-    async def tab(
-        self,
-        request: Request,
-        chooser: Chooser,
-        within: Mapping[str, str],
-        values: Mapping[str, Any],
-    ) -> Response:
-        """Show the tab with the runs of a subject. ``values`` are those of the subject's head."""
-        own = {"template": "list_tab.html", "tab": "Runs"}
-        return await self.shown(request, chooser, within, **own, **values)
 
     def counted(self, **within: Unpack[RunQuery]) -> str:
         """Return the number of runs of a subject, for its tab. This call blocks."""

@@ -45,6 +45,7 @@ class RunHead:
 
     def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
         return {
+            "head": "run_head.html",
             "run": run,
             "cause": cause(run),
             "tabs": tabs_of(RUN.path(run.run_id), counts(run)),

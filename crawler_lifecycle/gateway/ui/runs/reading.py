@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -219,11 +219,8 @@ def add_files(app: FastAPI, files: RunFiles, head: RunHead, runs: RunReader) -> 
             {"run_id": run_id, "name": f.name, "bytes": f.bytes, "items": is_items(f.name)}
             for f in here.files
         ]
-        chooser = replace(FILES_OF, path=f"/runs/{run_id}/files")
-        find = held(chooser, rows)
-        return list_page(
-            request, chooser, filters, find, template="files.html", listed=here, **values
-        )
+        own = {"template": "files.html", "tab": "Files", "listed": here, **values}
+        return list_page(request, FILES_OF, filters, held(FILES_OF, rows), **own)
 
     @app.get("/runs/{run_id}/file")
     async def show_file(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -13,7 +14,6 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.corrections import SOURCES
 from crawler_lifecycle.domain.due_ids import schedule_of
-from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.polling_schedule import POLLING_MINUTES
 from crawler_lifecycle.gateway.api.paging import Choice, Id, Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
@@ -35,7 +35,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 )
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
-from crawler_lifecycle.gateway.ui.runs.columns import TASKS
+from crawler_lifecycle.gateway.ui.runs.columns import TASKS, parent_link
 from crawler_lifecycle.gateway.ui.runs.figures import (
     EVENTS,
     Earlier,
@@ -134,7 +134,7 @@ def add_run(
             "sources": SOURCES,
             "polling_schedule": polling_schedule(run),
             "schedule": schedule_of(run.request_id),
-            "manager": names_of_workflow(run.parent or ""),
+            "parent": parent_link(run.parent),
             "other": other_run,
             "differences": [] if other is None else differences(row, other),
         }
@@ -145,18 +145,9 @@ def add_run(
         """Show the tasks of a run as a table."""
         filters = filters_of(request, PageTasks)
         _, values = await head.read(run_id)
-        chooser = replace(TASKS_OF, path=f"/runs/{run_id}/tasks")
-        return await run_in_threadpool(
-            list_page,
-            request,
-            chooser,
-            filters,
-            windowed(chooser, lambda asked: tasks_of(run_id, asked)),
-            template="list_tab.html",
-            head="run_head.html",
-            tab="Tasks",
-            **values,
-        )
+        find = windowed(TASKS_OF, partial(tasks_of, run_id))
+        page = partial(list_page, tab="Tasks", **values)
+        return await run_in_threadpool(page, request, TASKS_OF, filters, find)
 
     def tasks_of(run_id: int, asked: PageTasks) -> RowPage:
         size = asked.page_size
