@@ -76,7 +76,7 @@ class DeployReport:
     deferred: int = 0
     refused: str | None = None
     in_line: bool = False
-    """True if the run is waiting for slots in its pool."""
+    """True if the run is waiting for slots of its pool or of a site."""
     resting: Resting = field(default_factory=Resting)
     """The tasks whose next try may not begin yet. These tasks are counted only if no task was
     offered."""

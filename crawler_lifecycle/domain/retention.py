@@ -92,6 +92,8 @@ NEVER: Mapping[str, str] = {
     "pool_gate": "one row: the shares of pools",
     "crawler_memory": "a row for each crawler that ran out of memory, with its new memory",
     "pool_ticket": "a row is removed when its run has all its slots or ends",
+    "run_site": "the hosts of runs; a resume needs them",
+    "site_ticket": "a row is removed when its run has all its slots or ends",
     "outbox_counter": "one row: the number of the newest event",
     "manager": "the record of managers; a resume continues from it",
     "manager_log": "at most 16 KiB for each manager: the last output of its class",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
@@ -25,6 +25,8 @@ SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
 #: Prefix of ``waiting_for`` while the run is waiting in its pool's line.
 SLOT_WAIT = "a slot in pool "
+#: Prefix of ``waiting_for`` while the run is waiting for a slot of a site.
+SITE_WAIT = "a slot of site "
 #: Beginning of ``waiting_for`` while a run is polled less often than its schedule requires.
 POLLS = "polls "
 #: Beginning of a task's reason while no node of the cluster has capacity for it.
@@ -50,8 +52,10 @@ _SPAN = re.compile(
     r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)"
 )
 _STRETCHED = re.compile(rf"{POLLS}(\d{{1,6}}(?:\.\d)?) times their interval")
-#: The position in a pool's line, which changes with each slot that becomes free.
+#: The position in the line of a pool, and the use of a site. Both change whenever a slot becomes
+#: free.
 _POSITION = re.compile(rf"({SLOT_WAIT}\S+) \([^)]*\)")
+_IN_USE = re.compile(r"(?:\d+ of|at most) (\d+ tasks?)(?: in this project)?(?: \(runs? [^)]*\))?")
 
 
 class Wait(StrEnum):
@@ -59,6 +63,7 @@ class Wait(StrEnum):
     time."""
 
     POOL = "pool"
+    SITE = "site"
     CLUSTER = "cluster"
     SCHEDULER = "scheduler"
     RETRY = "retry"
@@ -81,8 +86,8 @@ class Standing:
     waiting_for: str | None = None
     waiting_since: datetime | None = None
     line: str | None = None
-    """The run's current position in its pool's line (``position_in_line``), which replaces the
-    recorded position.
+    """The run's current position in the line of its pool (``position_in_line``) or of a site
+    (``site_in_use``), which replaces the recorded reason.
     """
     look_error: str | None = None
     look_error_since: datetime | None = None
@@ -166,6 +171,72 @@ def position_in_line(line: InLine) -> str:
     return f"{SLOT_WAIT}{line.pool}{f' ({said})' if said else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class SiteInUse:
+    """The site for which a run waits."""
+
+    site: str
+    most: int | None
+    """The maximum number of tasks at once."""
+    tasks: int
+    """The number of tasks of ``runs``."""
+    runs: Sequence[int] = ()
+    """The runs with tasks on the site, in order."""
+    shared: bool = False
+    """True if only runs in the reader's project are counted."""
+    opens_at: datetime | None = None
+    """The time at which the hours of the site begin; ``None`` within its hours."""
+    closed_until: datetime | None = None
+    closed_status: int | None = None
+    """The status with which the site refused a request."""
+    closed_by_run: int | None = None
+    probes: bool = False
+    """True if the site was closed, and only one task may find out whether it answers again."""
+
+
+def site_in_use(site: SiteInUse, now: datetime) -> str:
+    """Return the phrase about the site for which a run waits.
+
+    Example: ``shop.example: 2 of 2 tasks (runs 17 and 31); open from 22:00 UTC``.
+    """
+    run = "" if site.closed_by_run is None else f" (run {site.closed_by_run})"
+    after = "" if site.closed_status is None else f" after {site.closed_status}"
+    most = count(site.most or 0, "task")
+    if site.probes:
+        said = "one task probes whether it answers again"
+    elif site.most is None:
+        said = ""
+    elif site.shared:
+        said = f"at most {most}"
+    else:
+        said = f"{site.tasks} of {most}"
+    if site.runs:
+        said += f"{' in this project' if site.shared else ''} ({_runs(site.runs)})"
+    parts = [
+        said,
+        "" if site.opens_at is None else f"open from {_clock(site.opens_at, now)}",
+        ""
+        if site.closed_until is None
+        else f"closed until {_clock(site.closed_until, now)}{after}{run}",
+    ]
+    return f"{site.site}: {'; '.join(filter(None, parts)) or 'a slot is free'}"
+
+
+def _runs(runs: Sequence[int]) -> str:
+    """Return the numbers of the first runs: ``runs 17 and 31``."""
+    *first, last = [str(run) for run in runs[:NAMED_MAX]]
+    more = len(runs) - NAMED_MAX
+    if more > 0:
+        return f"runs {', '.join([*first, last])} and {more} more"
+    return f"runs {', '.join(first)} and {last}" if first else f"run {last}"
+
+
+def _clock(at: datetime, now: datetime) -> str:
+    """Return a time of the next 24 hours without its day."""
+    soon = at - now < timedelta(days=1)
+    return f"{at:%H:%M} UTC" if soon else f"{at:%Y-%m-%d %H:%M} UTC"
+
+
 def stretch_words(stretch: float) -> str | None:
     """Return a note about polls at longer intervals than planned, or ``None`` if no note is needed.
     ``stretch`` is the factor by which the intervals are longer than planned.
@@ -191,7 +262,7 @@ def ageless(sentence: str) -> str:
     """Return the sentence, omitting durations and positions, so that the text changes only if the
     reason changes.
     """
-    return _SPAN.sub(r"\1\3", _POSITION.sub(r"\1", sentence))
+    return _SPAN.sub(r"\1\3", _IN_USE.sub(r"\1", _POSITION.sub(r"\1", sentence)))
 
 
 def span(seconds: float) -> str:
@@ -278,16 +349,20 @@ def _start(s: Standing) -> str | None:
     if s.status != "INITIALIZING" and s.tasks is not None and not queued:
         return None  # an earlier try recorded the reason, and no task is waiting now
     what = s.waiting_for.removeprefix("waiting: ")
-    if what.startswith(SLOT_WAIT):
+    if what.startswith((SLOT_WAIT, SITE_WAIT)):
         what = s.line or what
-    thing = what.startswith(("the ", "a ", "an "))  # a noun, not a sentence
     if s.status != "INITIALIZING":
-        return (
-            f"{count(queued, 'task')} QUEUED{since}: {'waiting for ' if thing else ''}{what}"
-            if queued
-            else what
-        )
-    return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
+        return f"{count(queued, 'task')} QUEUED{since}: {_wait(what)}" if queued else what
+    return f"waiting for {what}{since}" if _is_noun(what) else f"waiting{since}: {what}"
+
+
+def _is_noun(what: str) -> bool:
+    """Return whether a reason is a noun, and not a sentence."""
+    return what.startswith(("the ", "a ", "an "))
+
+
+def _wait(what: str) -> str:
+    return f"waiting for {what}" if _is_noun(what) else what
 
 
 def _retry(s: Standing, queued: int) -> str | None:
@@ -317,7 +392,7 @@ def _capacity(s: Standing) -> str | None:
             f"{count(queued, 'task')} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)"
         )
     elif queued and s.line is not None:
-        parts.append(f"{count(queued, 'task')} QUEUED: waiting for {s.line}")
+        parts.append(f"{count(queued, 'task')} QUEUED: {_wait(s.line)}")
     elif queued:
         parts.append(f"{count(queued, 'task')} QUEUED until the next poll")
     if pending:

@@ -42,6 +42,8 @@ class Feature:
     """The column with the numbers or names by which requests identify its subjects."""
     retain: str = ""
     """Its ``FeatureRetention``, which defines the rows that are removed."""
+    cap: str = ""
+    """Its ``Cap``, which limits how many tasks of a run may start."""
     routes: tuple[str, ...] = ()
     """Functions that add routes of the API. Like those in ``pages`` and ``middleware``, they take
     the app and the gateway.

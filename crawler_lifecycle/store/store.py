@@ -27,6 +27,7 @@ from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 from crawler_lifecycle.store.runs.additions import AdditionStore
 from crawler_lifecycle.store.runs.adoption import AdoptionStore
+from crawler_lifecycle.store.runs.caps import CapStore
 from crawler_lifecycle.store.runs.completion import CompletionStore, ExportStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.deployment import DeploymentStore
@@ -96,6 +97,7 @@ class Store:
     deployment: DeploymentStore
     retries: RetryStore
     pools: PoolStore
+    caps: CapStore
     quotas: QuotaStore
     polls: PollStore
     live_counters: LiveCounterStore

@@ -25,6 +25,7 @@ from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, fingerprints
 from crawler_lifecycle.store.notes import Beats, SameSettings
+from crawler_lifecycle.store.runs.tickets import SlotLines
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
@@ -32,8 +33,8 @@ from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.live_counters import Counting
 from crawler_lifecycle.worker.overdue_polls import Overdue
-from crawler_lifecycle.worker.pool_calls import PoolCalls
 from crawler_lifecycle.worker.recording import Recording
+from crawler_lifecycle.worker.slot_calls import SlotCalls
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,9 @@ class Duties:
         """Start calling runs that wait for slots, including slots of pools that were removed from
         the settings.
         """
-        self._begin("pools", PoolCalls(parts.store.pools, self.workflows.place_free))
+        lines: dict[str, SlotLines] = {"pools": parts.store.pools, "caps": parts.store.caps}
+        for name, line in lines.items():
+            self._begin(name, SlotCalls(name, line, self.workflows.place_free))
 
     async def _audit(self, client: Client, parts: Parts) -> None:
         """Start the scheduled audits, the search for overdue polls and lost workflows, and the

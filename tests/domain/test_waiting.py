@@ -15,10 +15,12 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import (
     InLine,
+    SiteInUse,
     Standing,
     ageless,
     position_in_line,
     retry_wait,
+    site_in_use,
     span,
     waiting,
 )
@@ -316,3 +318,55 @@ def test_every_standing_has_one(standing: Standing) -> None:
         assert "stop" in (sentence or "")
     if not live:
         assert sentence == ("; ".join(standing.undelivered) or None)
+
+
+SITE = SiteInUse("shop.example", 2, 2, (17, 31))
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        (SITE, "2 of 2 tasks (runs 17 and 31)"),
+        (replace(SITE, tasks=1, runs=[17]), "1 of 2 tasks (run 17)"),
+        (
+            replace(SITE, tasks=9, runs=range(1, 10)),
+            "9 of 2 tasks (runs 1, 2, 3, 4, 5 and 4 more)",
+        ),
+        (replace(SITE, shared=True, runs=[31]), "at most 2 tasks in this project (run 31)"),
+        (
+            replace(SITE, opens_at=NOW + timedelta(hours=10)),
+            "2 of 2 tasks (runs 17 and 31); open from 22:00 UTC",
+        ),
+        (
+            SiteInUse("shop.example", None, 0, opens_at=NOW + timedelta(days=1)),
+            "open from 2026-03-02 12:00 UTC",
+        ),
+        (
+            SiteInUse(
+                *("shop.example", None, 0),
+                closed_until=NOW + timedelta(minutes=4),
+                closed_status=429,
+                closed_by_run=17,
+            ),
+            "closed until 12:04 UTC after 429 (run 17)",
+        ),
+        (
+            SiteInUse("shop.example", None, 1, [17], probes=True),
+            "one task probes whether it answers again (run 17)",
+        ),
+        (SiteInUse("shop.example", None, 0), "a slot is free"),
+    ],
+)
+def test_the_site_that_a_run_waits_for(site: SiteInUse, said: str) -> None:
+    assert site_in_use(site, NOW) == f"shop.example: {said}"
+
+
+def test_a_run_that_waits_for_a_site() -> None:
+    wait = replace(NEW, waiting_for="a slot of site shop.example", waiting_since=before(61))
+    assert waiting(wait) == "waiting for a slot of site shop.example for 1 min"
+    lines = [site_in_use(replace(SITE, tasks=n, runs=[n]), NOW) for n in (1, 2)]
+    first = waiting(replace(wait, line=lines[0]))
+    assert first == "waiting for 1 min: shop.example: 1 of 2 tasks (run 1)"
+    assert ageless(first) == ageless(waiting(replace(wait, line=lines[1])) or "")
+    some = replace(LIVE, tasks={"QUEUED": 2, "RUNNING": 1}, line=lines[0])
+    assert waiting(some) == "2 tasks QUEUED: shop.example: 1 of 2 tasks (run 1)"

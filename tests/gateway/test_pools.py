@@ -24,6 +24,7 @@ from tests.gateway.gateway_harness import CRAWLERS, Clock, Harness
 from tests.gateway.keys import Keys
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeScheduler
+from tests.support.sites import limit
 
 POOLS = Pools({"shop-a": Pool(max=2, weight=3), "shop-b": Pool(reserved=1)}, slots=4)
 
@@ -73,6 +74,25 @@ def start(
     harness.claim(run_id)
     harness.deploy(run_id)
     return run_id
+
+
+def test_runs_that_wait_for_a_site_are_seen_everywhere(
+    harness: Harness, client: TestClient
+) -> None:
+    limit(harness.store, "shop.example", tasks=1)
+    first = start(harness, client, sites=["www.shop.example"])
+    last = start(harness, client, sites=["shop.example"])
+    harness.clock.forward(245)
+    said = f"shop.example: 1 of 1 task (run {first})"
+    assert client.get(f"/v1/runs/{last}").json()["waiting"] == f"waiting for 4 min: {said}"
+    assert said in client.get(f"/runs/{last}").text
+    [run] = client.get("/v1/runs", params={"waits": "site"}).json()["runs"]
+    assert run["waiting"] == "waiting for a slot of site shop.example for 4 min"
+    assert run["run_id"] == last
+    assert "1 run is waiting for a slot of a site" in client.get("/").text
+    answer = client.post("/v1/runs", json={"crawler": "plain", "sites": ["http://"]})
+    assert answer.status_code == 422
+    assert "sites[0]: 'http://'" in answer.text
 
 
 def test_the_line_is_seen_everywhere(harness: Harness, client: TestClient) -> None:

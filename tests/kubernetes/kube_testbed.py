@@ -36,8 +36,8 @@ from crawler_lifecycle.ports.runs import DeployedTask, Deployment, RunRow, TaskR
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.finalizer_release import Releaser
-from crawler_lifecycle.worker.pool_calls import PoolCalls
 from crawler_lifecycle.worker.recording import Recording
+from crawler_lifecycle.worker.slot_calls import SlotCalls
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.auditing import audit
@@ -297,7 +297,9 @@ async def open_kube_testbed(
         beside = await stack.enter_async_context(Beside())
         beside.start(releaser.run())
         if pools.counted:
-            beside.start(PoolCalls(testbed.store.pools, Workflows(client).place_free).run())
+            beside.start(
+                SlotCalls("pools", testbed.store.pools, Workflows(client).place_free).run()
+            )
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
             recorder = Recorder(

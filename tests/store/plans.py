@@ -152,11 +152,12 @@ def _of_sqlite(
         ]
     finally:
         cursor.close()
-    # Names that begin with "page" are of subqueries that end with their page.
+    # Names that begin with "page" are of subqueries that end with their page, and CONSTANT is one
+    # row without a table.
     scanned = [
         words[1]
         for words in map(str.split, told)
-        if words[0] == "SCAN" and not words[1].startswith("page")
+        if words[0] == "SCAN" and not words[1].startswith(("page", "CONSTANT"))
     ]
     indexes = {name for line in told for name in re.findall(r"INDEX (\w+)", line)}
     return [Fault("scan", table, MANY, statement) for table in scanned], indexes

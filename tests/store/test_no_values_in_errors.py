@@ -49,6 +49,7 @@ from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.harness import Clock, Harness, seen
 from tests.contracts.store.managing import Managed, job
 from tests.support.servers import EXPLAINED
+from tests.support.sites import limit
 from tests.support.store_ports import behind
 
 MARKER = "MARKER-7f3a"
@@ -139,6 +140,8 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     store, clock = harness.store, harness.clock
     marked = dict.fromkeys(("flow_id", "parent", "requested_by"), MARKER)
     texts = {"args": {MARKER: MARKER}, "settings": {MARKER: MARKER}, "tags": [MARKER]}
+    texts |= {"sites": [f"{MARKER}.example"]}
+    limit(store, "*", tasks=100)
     fence = harness.run(f"{MARKER}-1", 2, **marked, **texts)
     store.initiation.set_property(fence.run_id, 1, MARKER, MARKER)
     store.additions.add_tasks(fence.run_id, f"{MARKER}-more", [{MARKER: MARKER}], fence)

@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
-from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.domain.pools import CALL_S, Pool, Pools
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.retries import NextTry
@@ -86,6 +86,7 @@ from tests.support.filling import (
     fill_managers,
     fill_records,
     fill_runs,
+    fill_sites,
     fill_tasks,
 )
 from tests.support.servers import EXPLAINED, empty_database
@@ -295,6 +296,15 @@ MAY = {
     },
     ("in_line", "scan", "head"): "at most a thousand runs that come first are counted, for people",
     ("adopt", "scan", "pool_ticket"): "once a minute",
+    ("adopt", "scan", "site"): "the names of all entries, once a minute",
+    **{
+        (
+            method,
+            "scan",
+            "holder",
+        ): "the runs with tasks that hold a slot, out of the index of the statuses of tasks"
+        for method in ("offer_tasks", "call", "words")
+    },
     ("call", "scan", "pool_ticket"): "one row shows that somebody waits",
     ("list_pools", "scan", "pool_ticket"): "all waiting runs are counted, for people",
     (
@@ -393,6 +403,7 @@ def _fill(url: str, size: Size) -> Filled:
         fill_tasks(connection, first, size.runs, size.each)
         fill_records(connection, first, size.runs)
         fill_line(connection, size.runs)
+        fill_sites(connection, size.runs)
         fill_findings(connection)
         fill_access(connection)
         fill_managers(connection, size.runs)
@@ -429,6 +440,7 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
             short_lives(Harness(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
             pooling(Harness(watched, filled.clock))  # type: ignore[arg-type]
+            visiting(Harness(watched, filled.clock))  # type: ignore[arg-type]
             managing(Harness(watched, filled.clock), size)  # type: ignore[arg-type]
             graphs(Harness(watched, filled.clock), size)  # type: ignore[arg-type]
             schedules(Harness(watched, filled.clock))  # type: ignore[arg-type]
@@ -567,6 +579,25 @@ def pooling(harness: Harness) -> None:
     harness.store.pools.uncall([1, 2], gone=False)
     harness.store.pools.uncall([1], gone=True)
     harness.store.stops.record_stop(fences[1].run_id, harness.stop(), "s1")
+
+
+def visiting(harness: Harness) -> None:
+    """Runs that wait for a closed site behind thousands of others, and runs on open sites."""
+    store = harness.store
+    fences = [harness.run(f"visits-{n}", 3, sites=[f"site-{n % 2}"]) for n in range(4)]
+    for fence in fences:
+        harness.deploy(fence)
+        store.deployment.waits_for_slot(fence.run_id)
+        for project in (None, "default"):
+            with limited(project):
+                store.caps.words(fence.run_id)
+    store.caps.adopt()
+    store.caps.call()
+    harness.clock.forward(CALL_S)
+    store.caps.call()
+    store.caps.uncall([fence.run_id for fence in fences], gone=False)
+    store.caps.uncall([fences[0].run_id], gone=True)
+    store.stops.record_stop(fences[1].run_id, harness.stop(), "s1")
 
 
 def readers(store: Store, filled: Filled) -> None:

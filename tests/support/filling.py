@@ -82,6 +82,25 @@ def fill_line(connection: sa.Connection, runs: int) -> None:
     )
 
 
+def fill_sites(connection: sa.Connection, runs: int) -> None:
+    """Let so many of the filled runs belong to sites, and wait for slots of one closed site."""
+    name = _name(connection, "site-", "n")
+    columns = {
+        "site": name,
+        "limits": "'{\"tasks\": 2}'",
+        "closed_until": "CASE WHEN n = 0 THEN 1e11 ELSE 0 END",
+        "closures": "CASE WHEN n = 0 THEN 1 ELSE 0 END",
+        "lane_wanted_until": "0.0",
+        "has_tickets": "n < 10",
+    }
+    _insert(connection, "site", columns, f"{_numbers(2_000)} AS numbers")
+    of_run = {"run_id": "run_id", "host": "'host'", "site": "'site-0'"}
+    _insert(connection, "run_site", of_run, f"run_history LIMIT {int(runs)}")
+    ticket = {"run_id": "run_id", "site": "'site-0'", "priority": "1 + run_id % 5"}
+    ticket |= {"since": "created_at", "wanted": "3"}
+    _insert(connection, "site_ticket", ticket, f"run_history LIMIT {int(runs)}")
+
+
 def fill_runs(connection: sa.Connection, count: int) -> int:
     """Insert so many ended runs, one in a hundred FAILED; the id of the first one."""
     first = int(

@@ -19,8 +19,9 @@ from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.worker.pool_calls import PoolCalls
+from crawler_lifecycle.worker.slot_calls import SlotCalls
 from tests.support.fakes.cluster import FINISHED, Behaviour
+from tests.support.sites import limit
 from tests.support.testbed import WorkflowHarness, open_testbed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -33,7 +34,9 @@ SOON, NEVER = [0.01], [60.0]
 async def pooled(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[WorkflowHarness]:
     pools = Pools({"one": Pool(max=1), "two": Pool(max=2)})
     async with open_testbed(unhurried.client, tmp_path, clock=utc_now, pools=pools) as testbed:
-        calls = PoolCalls(testbed.store.pools, Workflows(unhurried.client).place_free, 0.05)
+        calls = SlotCalls(
+            "pools", testbed.store.pools, Workflows(unhurried.client).place_free, 0.05
+        )
         calling = asyncio.create_task(calls.run())
         yield testbed
         calling.cancel()
@@ -118,12 +121,42 @@ async def test_a_run_whose_workflow_is_gone_keeps_no_place(pooled: WorkflowHarne
     await last.signal("stop", {"force": True})
 
 
+async def test_runs_of_one_site_take_turns_without_pools(
+    unhurried: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """A run of one task, one of several whose first try fails, and a stop of the last in line."""
+    async with open_testbed(unhurried.client, tmp_path, clock=utc_now) as testbed:
+        limit(testbed.store, "shop.example", tasks=1)
+        calls = SlotCalls("caps", testbed.store.caps, Workflows(unhurried.client).place_free, 0.05)
+        calling = asyncio.create_task(calls.run())
+        testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
+            executes=None if run == 1 else 0.1
+        )
+        visit = {"crawler": "books", "sites": ["www.shop.example"], "poll_minutes": SOON}
+        first = await testbed.start(visit)
+        await testbed.until(lambda: testbed.store.tasks.count_tasks(1).active)
+        second = await testbed.start(visit | {"tasks": [{}, {}], "poll_minutes": SOON})
+        await testbed.until(lambda: waits(testbed, 2))
+        last = await testbed.start(visit | {"poll_minutes": NEVER})
+        await testbed.until(lambda: waits(testbed, 3))
+        assert testbed.store.caps.words(2) == "shop.example: 1 of 1 task (run 1)"
+        await last.signal("stop")
+        assert (await last.result()).outcome == "cancelled"
+        assert not waits(testbed, 3)
+        testbed.cluster.end_now(1, 0, end=FINISHED)
+        results = [await handle.result() for handle in (first, second)]
+        assert [result.status for result in results] == ["COMPLETED"] * 2
+        assert [len(call.tasks) for call in testbed.scheduler.calls] == [1] * 3
+        calling.cancel()
+        assert calls.state()["problem"] is None
+
+
 async def test_calls_that_temporal_does_not_take_are_undone() -> None:
     pools, undone = Mock(), Queue[tuple[list[int], bool]]()
     pools.call.return_value = {7: "crawl/7"}
     pools.uncall.side_effect = lambda run_ids, gone: undone.put((run_ids, gone))
     calling = asyncio.create_task(
-        PoolCalls(pools, AsyncMock(side_effect=TemporalUnavailable("away")), 0.01).run()
+        SlotCalls("pools", pools, AsyncMock(side_effect=TemporalUnavailable("away")), 0.01).run()
     )
     assert await asyncio.to_thread(undone.get, True, 60) == ([7], False)
     calling.cancel()

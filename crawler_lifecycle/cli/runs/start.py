@@ -90,6 +90,7 @@ def start(
     parent: str | None = None,
     request_id: str | None = None,
     tag: list[str] | None = None,
+    site: list[str] | None = None,
     priority: int | None = None,
     pool: str | None = None,
     retries: int | None = None,
@@ -123,6 +124,8 @@ def start(
         the same id never starts a second run
     tag
         tag of the run
+    site
+        host that the run visits; default: the crawler's sites
     priority
         1 (first) to 5 (last)
     pool
@@ -145,6 +148,7 @@ def start(
         "tasks": children,
         "max_parallel_tasks": max_parallel,
         "tags": tag,
+        "sites": site,
         "priority": priority,
         "pool": pool,
         "retries": None if retries is None else {"max": retries},

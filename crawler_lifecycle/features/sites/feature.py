@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from crawler_lifecycle.features.feature import Feature
 
-SITES = Feature("sites", tables=("store.tables",))
+SITES = Feature(
+    "sites",
+    tables=("store.tables",),
+    retain="store.retention:RETENTION",
+    cap="store.caps:SiteCap",
+)

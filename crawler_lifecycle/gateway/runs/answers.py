@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import (
     NAMED_MAX,
+    SITE_WAIT,
     SLOT_WAIT,
     Standing,
     position_in_line,
@@ -34,8 +35,8 @@ from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.polls import CorrectionRow, FindingRow
 from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow
-from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.runs.tasks import TaskReader
+from crawler_lifecycle.store.store import Store
 
 
 def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
@@ -82,13 +83,17 @@ def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
     return {"reason": next((task.reason for task in page if task.reason), None)}
 
 
-def facts_of_line(pools: PoolStore, row: RunRow) -> dict[str, Any]:
-    """Return the present position of a run in its pool's queue, if the run waits there."""
-    waits = row.waiting_for is None or row.waiting_for.startswith(SLOT_WAIT)
+def facts_of_line(store: Store, row: RunRow) -> dict[str, Any]:
+    """Return the present position of a run in the line of its pool, or the use of the site for
+    which the run waits.
+    """
+    waits = row.waiting_for is None or row.waiting_for.startswith((SLOT_WAIT, SITE_WAIT))
     if not waits or str(row.status) in ("COMPLETED", "FAILED"):
         return {}
-    line = pools.in_line(row.run_id)
-    return {} if line is None else {"line": position_in_line(line)}
+    line = store.pools.in_line(row.run_id)
+    if line is not None:
+        return {"line": position_in_line(line)}
+    return {"line": store.caps.words(row.run_id)}
 
 
 def undelivered(

@@ -39,6 +39,7 @@ SHARES_AT_ONCE = 500
 #: hour.
 DAY = timedelta(hours=23)
 _WAITS_FOR = {
+    Wait.SITE: "a slot of a site",
     Wait.CLUSTER: "an answer of the cluster",
     Wait.SCHEDULER: "the scheduler service",
     Wait.RETRY: "their next try",

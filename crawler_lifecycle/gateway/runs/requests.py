@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import (
     POLLS_MAX,
+    SITES_MAX,
     TAGS_MAX,
     AddedTask,
     Limits,
@@ -114,6 +115,7 @@ class StartRun(StrictBody):
     max_parallel_tasks: int | None = None
     requested_by: str | None = None
     tags: list[str] = Field(default_factory=list, max_length=TAGS_MAX)
+    sites: list[str] = Field(default_factory=list, max_length=SITES_MAX)
     flow_id: str | None = None
     parent: str | None = None
     due_at: AwareDatetime | None = None

@@ -342,7 +342,7 @@ class RunViews:
             row,
             self.clock(),
             blocked=why_blocked,
-            known={**facts_of_tasks(store.tasks, row), **facts_of_line(store.pools, row)},
+            known={**facts_of_tasks(store.tasks, row), **facts_of_line(store, row)},
             request=row.request,
             tasks=store.tasks.count_tasks(run_id).positive(),
             exports=store.exports.list_exports(run_id),

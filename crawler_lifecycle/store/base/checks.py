@@ -21,6 +21,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ColumnElement,
+    Float,
     Integer,
     LargeBinary,
     String,
@@ -155,8 +156,14 @@ def _types(table: Table) -> Iterator[ColumnElement[bool]]:
                 ),
             )
         elif not isinstance(column.type, JSON | LargeBinary):
-            kind = "integer" if isinstance(column.type, Integer | Boolean) else "text"
-            yield _or_null(column, func.typeof(column, type_=String) == kind)
+            yield _or_null(column, func.typeof(column, type_=String) == _kind(column))
+
+
+def _kind(column: Column[Any]) -> str:
+    """Return the type that SQLite gives to the values of this column."""
+    if isinstance(column.type, Float):
+        return "real"
+    return "integer" if isinstance(column.type, Integer | Boolean) else "text"
 
 
 def _or_null(column: Column[Any], rule: ColumnElement[bool]) -> ColumnElement[bool]:

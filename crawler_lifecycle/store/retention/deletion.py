@@ -107,7 +107,7 @@ class DeletionStore(RunPart):
             for feature in _FEATURES:
                 feature.delete_texts(unit)
             unit.update_run(
-                request={**unit.run["request"], "args": {}, "settings": {}, "tags": []},
+                request=unit.run["request"] | {"args": {}, "settings": {}, "tags": [], "sites": []},
                 outcome=unit.run["outcome"] if unit.run["outcome"] in OUTCOMES else None,
                 **dict.fromkeys(
                     (

@@ -16,6 +16,7 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import insert_mappings, insert_rows
 from crawler_lifecycle.store.base.rows import Row
 
+from .caps import join_caps
 from .quotas import check_quotas
 from .rows import args_hash, tag_key
 from .tables import run_tag, task_addition, task_history
@@ -117,6 +118,7 @@ class AdditionStore(RunPart):
                     unit.conn, self._quotas, self._pools, unit.run, unit.now, len(task_args), first
                 )
             insert_tasks(unit, first, task_args)
+            join_caps(unit, task_args)
             unit.conn.execute(
                 insert(task_addition).values(
                     run_id=run_id,

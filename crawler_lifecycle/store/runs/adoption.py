@@ -20,6 +20,7 @@ from crawler_lifecycle.store.base.bulk import insert_mappings, rows_in
 from crawler_lifecycle.store.base.unit import stop_values
 
 from .additions import insert_tags
+from .caps import join_caps
 from .initiation import new_run
 from .rows import request_hash, run_row, work_hash
 from .search_documents import write_words
@@ -123,6 +124,7 @@ class AdoptionStore(RunPart):
         insert_mappings(
             unit.conn, task_history, [_forgotten(lost, index, unit.now) for index in gone]
         )
+        join_caps(unit, [task.args for task in tasks])
         t = task_history.c
         added = select(t.run_id, t.task_id, t.attempt, t.status.label("to_status")).where(
             t.run_id == unit.run_id

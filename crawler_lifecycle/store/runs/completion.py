@@ -41,9 +41,9 @@ from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.outbox import facts, outbox_event
 from crawler_lifecycle.store.base.rows import Fault, unreadable
 
+from .caps import leave_lines
 from .live_counters import count_sums
 from .moves import OF_END, forget_staged
-from .pools import leave_line
 from .rows import run_row
 from .stops import note_acted
 from .tables import (
@@ -219,8 +219,7 @@ class CompletionStore(RunPart):
                 **sums,
             )
             forget_staged(unit)
-            if self._pools.counted:
-                leave_line(unit)
+            leave_lines(unit)
             if unit.stop is not None:
                 # The run has ended, so no workflow needs to act on the stop any longer.
                 note_acted(unit, unit.now)

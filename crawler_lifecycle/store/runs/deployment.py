@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import and_, case, func, insert, literal, null, or_, select, update
+from sqlalchemy import Connection, and_, case, func, insert, literal, null, or_, select, update
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
@@ -22,6 +22,7 @@ from crawler_lifecycle.store.base.bulk import change_in, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
 
 from .additions import first_attempt
+from .caps import allowed, leave_caps, leave_lines, waits_for_cap
 from .completion import ended_groups
 from .live_counters import COUNTERS
 from .moves import Move, move_tasks, update_tasks
@@ -97,35 +98,46 @@ class DeploymentStore(RunPart):
     def _given(
         self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime
     ) -> Sequence[Row]:
-        """Return as many of the first rows as ``max_parallel``, the slots of the pool and the
-        window allow.
+        """Return as many of the first rows as ``max_parallel``, the window, the caps and the slots
+        of the pool allow.
 
         Active tasks count, and so do tasks that an earlier call may create or have created, because
         they already hold a slot.
         """
         new = [row for row in rows if not _is_offered(unit, row)]
         gives = self._gives(unit)
-        window = self._pools.window
-        if not gives and max_parallel is None and window is None:
-            leave_line(unit)  # the settings may have changed during the wait
-            return rows
-        counts = unit.counts()
-        offered = _count_offered(unit) if new else 0
-        room = (
-            counts.queued
-            if max_parallel is None
-            else max(0, max_parallel - counts.active - offered)
-        )
-        if window is not None:
-            room = min(room, max(0, _window(unit, counts, window) - offered))
-        new = new[:room]
-        if gives and new:
-            wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, now).tasks
-            new = new[: take_slots(unit, self._pools, max(min(wanted, room), len(new)), len(new))]
+        queued = room = len(new)
+        if gives or max_parallel is not None or self._pools.window is not None:
+            counts = unit.counts()
+            offered = _count_offered(unit) if new else 0
+            room = self._room(unit, counts, offered, max_parallel)
+            queued = counts.queued - offered
+        first = new[:room]
+        most = allowed(unit, len(first))
+        if not first:
+            leave_lines(unit)
+        elif gives and most:
+            wanted = most
+            if most == len(first):  # otherwise the run waits for its cap, and not for its pool
+                resting = count_resting(unit.conn, unit.run_id, now).tasks
+                wanted = max(min(queued - resting, room), most)
+            got = take_slots(unit, self._pools, wanted, most)
+            if got < most:
+                leave_caps(unit)  # the run waits for its pool
+            most = got
         else:
-            leave_line(unit)
-        got = {row["task_id"] for row in new}
-        return [row for row in rows if _is_offered(unit, row) or row["task_id"] in got]
+            leave_line(unit)  # the settings may have changed during the wait
+        chosen = {row["task_id"] for row in first[:most]}
+        return [row for row in rows if _is_offered(unit, row) or row["task_id"] in chosen]
+
+    def _room(self, unit: Unit, counts: TaskCounts, offered: int, max_parallel: int | None) -> int:
+        """Return how many further tasks ``max_parallel`` and the window allow."""
+        room = counts.queued
+        if max_parallel is not None:
+            room = max(0, max_parallel - counts.active - offered)
+        if self._pools.window is not None:
+            room = min(room, max(0, _window(unit, counts, self._pools.window) - offered))
+        return room
 
     def _gives(self, unit: Unit) -> bool:
         """Return whether the store, and not Kueue, assigns the slots of this run's pool."""
@@ -138,11 +150,13 @@ class DeploymentStore(RunPart):
         return self._pools.of(self._pools.serving(pool, project)).queue
 
     def waits_for_slot(self, run_id: int) -> bool:
-        """Return whether the run is waiting for slots of its pool."""
-        if not self._pools.counted:
-            return False
+        """Return whether the run is waiting for slots of its pool or of a cap."""
         with self._db.reading() as conn:
-            return wait_of(conn, run_id) is not None
+            return self._waits(conn, run_id)
+
+    def _waits(self, conn: Connection, run_id: int) -> bool:
+        in_pool = self._pools.counted and wait_of(conn, run_id) is not None
+        return in_pool or waits_for_cap(conn, run_id)
 
     def record_deployed(
         self,
@@ -182,7 +196,7 @@ class DeploymentStore(RunPart):
             move_tasks(unit, taken, "deploy", replace=columns)
             if taken:
                 starting = unit.status is RunStatus.INITIALIZING
-                if not (self._pools.counted and wait_of(unit.conn, unit.run_id)):
+                if not self._waits(unit.conn, unit.run_id):
                     unit.update_run(
                         waiting_for=names.WAITING_FOR_START
                         if starting

@@ -29,6 +29,7 @@ from crawler_lifecycle.store.base.rows import Row, check_free
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
 from .additions import check_capacity, insert_tags, insert_tasks
+from .caps import join_caps
 from .moves import forget_staged
 from .quotas import check_quotas
 from .rows import request_hash, run_handle, run_row, stored_request, work_hash
@@ -200,6 +201,7 @@ class InitiationStore(RunPart):
         unit = Unit(conn, inserted, now)
         insert_tags(unit, request.tags)
         insert_tasks(unit, 0, own)
+        join_caps(unit, own)
         write_words(conn, unit.run)
         unit.note_transition(
             None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]}

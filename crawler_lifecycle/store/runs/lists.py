@@ -45,6 +45,7 @@ from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.base.search import in_statuses, newest
 
+from .caps import caps
 from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
 
@@ -148,6 +149,7 @@ def wait_column() -> ColumnElement[str]:
         select(pool_ticket.c.run_id).where(pool_ticket.c.run_id == r.run_id).correlate(run_history)
     )
     return case(
+        *((cap.in_line(r.run_id), cap.wait.value) for cap in caps()),
         (in_line, Wait.POOL.value),
         (r.look_error.is_not(None), Wait.CLUSTER.value),
         (r.waiting_for.startswith(RETRY_AT, autoescape=True), Wait.RETRY.value),

@@ -32,25 +32,23 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.domain.pools import (
-    BATCH,
     CALL_S,
     DEFAULT,
-    RECALL_S,
     Gate,
     Pools,
     Share,
     Ticket,
 )
 from crawler_lifecycle.domain.projects import only
-from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
+from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import SLOT_WAIT, InLine
 from crawler_lifecycle.ports.pools import PoolRow, SlotHolder
-from crawler_lifecycle.store.base.bulk import change_in, put_row, rows_in
+from crawler_lifecycle.store.base.bulk import change_in, put_row
 from crawler_lifecycle.store.base.rows import Row, made, seen
-from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
 
-from .tables import LIVE_RUNS, pool_gate, pool_ticket, run_history, task_history
+from .tables import pool_gate, pool_ticket, run_history, task_history
+from .tickets import SlotLines, holds_slot, late_rows, live_workflows, undo_calls
 from .unit import Unit
 
 #: The maximum number of tickets per pool that are read for the decision about one run, and of
@@ -78,7 +76,7 @@ def take_slots(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
     name = pools.serving(unit.run["pool"], unit.run["project"])
     before = wait_of(unit.conn, unit.run_id)
     got = 0
-    mine = _ticket(unit, name, wanted, before)
+    mine = ticket_of(unit, name, wanted, before)
     if (before and before["called_at"]) or _is_first(unit, mine):
         with _gate(unit.conn, pools, unit.now) as gate:
             others = [
@@ -118,7 +116,7 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
         gate.refused = (gate.busy(), unit.now)
         gate.share(name).given = max(0.0, gate.share(name).given - refused)
     before = wait_of(unit.conn, unit.run_id)
-    _stay(unit, _ticket(unit, name, refused, before), refused, before)
+    _stay(unit, ticket_of(unit, name, refused, before), refused, before)
 
 
 def wait_of(conn: Connection, run_id: int) -> Row | None:
@@ -149,7 +147,7 @@ def leave_line(unit: Unit) -> None:
     unit.conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id == unit.run_id))
 
 
-class PoolStore(StorePart):
+class PoolStore(SlotLines):
     """The pools, as used by workers that call waiting runs and as shown to people."""
 
     def adopt(self) -> None:
@@ -186,8 +184,11 @@ class PoolStore(StorePart):
             now = self._clock()
             with _gate(conn, self._pools, now) as gate:
                 each = max(HEADS, HEADS_OF_ALL // len({DEFAULT, *self._pools.named}))
-                lines = _heads(conn, gate, now, each), _passed(conn, now)
-                workflows = _workflows(conn, [one.run_id for line in lines for one in line])
+                late = [Ticket(*row) for row in late_rows(conn, pool_ticket, _TICKET, now)]
+                lines = _heads(conn, gate, now, each), late
+                workflows = live_workflows(
+                    conn, pool_ticket, [one.run_id for line in lines for one in line]
+                )
                 heads, passed = ([one for one in line if one.run_id in workflows] for line in lines)
                 gate.sample(now, gate.rivals([*heads, *passed]))
                 granted = gate.grant(heads, now) | gate.grant(passed, now)
@@ -204,16 +205,9 @@ class PoolStore(StorePart):
         return {run_id: workflows[run_id] for run_id in (*to_call, *again)}
 
     def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
-        """Undo calls that did not reach a workflow.
-
-        The workflows of the runs ``gone`` are closed, so these runs also leave the line. After a
-        takeover, such a run requests its slots again.
-        """
-        p = pool_ticket.c
-        undo = delete(pool_ticket) if gone else update(pool_ticket).values(called_at=None)
+        """Undo calls that did not reach a workflow, as ``undo_calls`` does."""
         with self._db.writing() as conn:
-            # The other runs have requested slots meanwhile.
-            change_in(conn, undo.where(p.called_at.is_not(None)), p.run_id, run_ids)
+            undo_calls(conn, pool_ticket, run_ids, gone=gone)
 
     def list_pools(self) -> list[PoolRow]:
         """Return all pools: the configured ones, and those whose slots runs hold or wait for.
@@ -284,7 +278,7 @@ class PoolStore(StorePart):
         named = sorted(self._pools.named.keys() - {DEFAULT})
         # The pool ``default`` also serves the runs of pools that are no longer in the settings.
         is_here = t.pool == pool if pool in named else func.coalesce(t.pool, "").not_in(named)
-        tasks = [select(t.run_id).where(kind, is_here) for kind in _holding(self._clock())]
+        tasks = [select(t.run_id).where(kind, is_here) for kind in holds_slot(self._clock())]
         held = union_all(*tasks).subquery("held")
         slots = func.count().label("slots")
         query = select(r.run_id, r.attempt, r.crawler, r.parent, r.stop_requested_at, slots)
@@ -364,29 +358,13 @@ def _own(query: Select[Any], run_id: ColumnElement[int]) -> Select[Any]:
     )
 
 
-def _workflows(conn: Connection, run_ids: Sequence[int]) -> dict[int, str]:
-    """Return the workflows of the live runs among these, and remove the other runs from the line.
-
-    After the takeover of a run without a workflow, the new workflow requests slots again.
-    """
-    r = run_history.c
-    live = select(r.run_id, r.owner_workflow_id).where(
-        r.status.in_(LIVE_RUNS), r.stop_requested_at.is_(None), r.owner_workflow_id.is_not(None)
-    )
-    found = {
-        row["run_id"]: row["owner_workflow_id"] for row in rows_in(conn, live, r.run_id, run_ids)
-    }
-    change_in(conn, delete(pool_ticket), pool_ticket.c.run_id, set(run_ids) - found.keys())
-    return found
-
-
 def priority_of(unit: Unit) -> int:
     """Return the priority of the run, from 1 to 5."""
     return int(unit.run["request"].get("priority") or 3)
 
 
-def _ticket(unit: Unit, pool: str, wanted: int, before: Row | None) -> Ticket:
-    """Return the ticket of a run, which keeps its position.
+def ticket_of(unit: Unit, pool: str, wanted: int, before: Row | None) -> Ticket:
+    """Return the ticket of a run, which keeps its position from ``before``.
 
     A run that newly joins the line and holds slots comes last.
     """
@@ -420,9 +398,9 @@ def _read_gate(
     gate = _restored(state or {}, pools)
     t = task_history.c
     columns = (t.status, t.pool, t.priority)
-    held = [select(*columns, func.count()).where(kind).group_by(*columns) for kind in _holding(now)]
-    # This must be one statement. Between two statements, an answer to a call could move tasks from
-    # one count to the other.
+    held = [
+        select(*columns, func.count()).where(kind).group_by(*columns) for kind in holds_slot(now)
+    ]
     whole = union_all(*(_own(kind, t.run_id) if own else kind for kind in held))
     for status, pool, priority, count in conn.execute(whole):
         name = pools.serving(pool or DEFAULT)
@@ -431,22 +409,6 @@ def _read_gate(
         else:
             gate.take(name, priority or 3, count)
     return gate
-
-
-def _holding(now: datetime) -> list[ColumnElement[bool]]:
-    """Return the conditions of tasks that hold a slot. Each task matches at most one of them."""
-    t = task_history.c
-    of_task = run_history.alias("of_task")
-    # A call without an answer may have created its task. The task keeps its slot until a poll after
-    # the call proves that the task does not exist.
-    unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
-    unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
-    offered = and_(
-        t.status == TaskStatus.QUEUED,
-        t.offered_until.is_not(None),
-        or_(t.offered_until >= now, unseen),
-    )
-    return [t.status.in_(ACTIVE), offered]
 
 
 def _state(gate: Gate) -> dict[str, Any]:
@@ -513,16 +475,3 @@ def _first_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
         .limit(bindparam("each"))
     )
     return union_all(*(select(first.where(p.pool == name).subquery("head")) for name in pools))
-
-
-def _passed(conn: Connection, now: datetime) -> list[Ticket]:
-    """Return runs that did not respond to their call and can be called again, those with the
-    earliest calls first.
-    """
-    p = pool_ticket.c
-    again = timedelta(seconds=RECALL_S)
-    which = or_(p.called_at <= now - again, p.called_at >= now + again)
-    return [
-        Ticket(*row)
-        for row in conn.execute(select(*_TICKET).where(which).order_by(p.called_at).limit(BATCH))
-    ]

@@ -17,8 +17,8 @@ from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.bulk import change_in, rows_in
 from crawler_lifecycle.store.base.unit import stop_values
 
+from .caps import leave_lines
 from .moves import Move, move_tasks
-from .pools import leave_line
 from .rows import run_row, task_state
 from .tables import cancellation_log, task_history
 from .unit import RunPart, Unit, check_fence, current_tasks, read_run
@@ -56,8 +56,7 @@ class StopStore(RunPart):
         # which ends these are.
         at = unit.by_server if fence is None else min(stop.requested_at, unit.by_server)
         before, stop = unit.stop, replace(stop, requested_at=at)
-        if self._pools.counted:
-            leave_line(unit)
+        leave_lines(unit)
         unit.update_run(**stop_values(stop if before is None else before.merged(stop)))
         if unit.stop != before:
             unit.update_run(look_revision=unit.next_revision)

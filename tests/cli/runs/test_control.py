@@ -453,6 +453,8 @@ def test_start_takes_every_field_of_a_request(
     ]
     words += ["--project", "shop-a"]
     words += [
+        "--site",
+        "shop.example",
         "--tag",
         "t",
         "--priority",

@@ -121,7 +121,10 @@ class SiteLimits:
         open_hours = OpenHours.read(self.hours, self.days_off)
         if open_hours is None:
             return now
-        return max(now, open_hours.next(datetime.fromtimestamp(now, UTC)).timestamp())
+        here = datetime.fromtimestamp(now, UTC)
+        opens = open_hours.next(here)
+        # A time that was converted there and back can differ by a microsecond.
+        return now if opens == here else opens.timestamp()
 
 
 UNLIMITED = SiteLimits()

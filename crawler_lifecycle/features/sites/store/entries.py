@@ -52,8 +52,10 @@ def lock_sites(conn: Connection, names: Collection[str]) -> dict[str, dict[str, 
     that several runs share.
     """
     query = select(site).order_by(site.c.site).with_for_update()
-    rows = {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, sorted(names))}
-    for name in sorted(set(names) - rows.keys()):
-        conn.execute(insert(site).values(site=name, **FRESH))
-        rows[name] = {column.name: None for column in site.c} | {"site": name, **FRESH}
-    return rows
+    rows = {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, names)}
+    missing = sorted(set(names) - rows.keys())
+    for name in missing:
+        # Another transaction may insert the same row now.
+        new = insert(site).prefix_with("IGNORE", dialect="mysql")
+        conn.execute(new.values(site=name, **FRESH))
+    return rows | {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, missing)}

@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS site (
 	PRIMARY KEY (site),
 	CONSTRAINT ck_site_times CHECK (changed_at IS NULL OR changed_at >= '1970-01-01' AND changed_at < '2101-01-01'),
 	CONSTRAINT ck_site_json CHECK (limits IS NULL OR json_type(limits) = 'object'),
-	CONSTRAINT ck_site_types CHECK (typeof(site) = 'text' AND (origin IS NULL OR typeof(origin) = 'text') AND (changed_at IS NULL OR changed_at LIKE '____-__-__ __:__:__%' AND datetime(changed_at) IS NOT NULL) AND (changed_by IS NULL OR typeof(changed_by) = 'text') AND typeof(closed_until) = 'text' AND typeof(closures) = 'integer' AND (closed_by_run IS NULL OR typeof(closed_by_run) = 'integer') AND (closed_by IS NULL OR typeof(closed_by) = 'text') AND (closed_status IS NULL OR typeof(closed_status) = 'integer') AND typeof(lane_wanted_until) = 'text' AND typeof(has_tickets) = 'integer')
+	CONSTRAINT ck_site_types CHECK (typeof(site) = 'text' AND (origin IS NULL OR typeof(origin) = 'text') AND (changed_at IS NULL OR changed_at LIKE '____-__-__ __:__:__%' AND datetime(changed_at) IS NOT NULL) AND (changed_by IS NULL OR typeof(changed_by) = 'text') AND typeof(closed_until) = 'real' AND typeof(closures) = 'integer' AND (closed_by_run IS NULL OR typeof(closed_by_run) = 'integer') AND (closed_by IS NULL OR typeof(closed_by) = 'text') AND (closed_status IS NULL OR typeof(closed_status) = 'integer') AND typeof(lane_wanted_until) = 'real' AND typeof(has_tickets) = 'integer')
 );
 
 CREATE INDEX ix_site_closures ON site (closures);
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS site_block (
 	retry_after_s FLOAT,
 	closed_until FLOAT NOT NULL,
 	CONSTRAINT ck_site_block_numbers CHECK (task_index IS NULL OR task_index >= 0),
-	CONSTRAINT ck_site_block_types CHECK (typeof(block_id) = 'integer' AND typeof(site) = 'text' AND typeof(at) = 'text' AND (run_id IS NULL OR typeof(run_id) = 'integer') AND (task_index IS NULL OR typeof(task_index) = 'integer') AND (person IS NULL OR typeof(person) = 'text') AND (status IS NULL OR typeof(status) = 'integer') AND (retry_after_s IS NULL OR typeof(retry_after_s) = 'text') AND typeof(closed_until) = 'text')
+	CONSTRAINT ck_site_block_types CHECK (typeof(block_id) = 'integer' AND typeof(site) = 'text' AND typeof(at) = 'real' AND (run_id IS NULL OR typeof(run_id) = 'integer') AND (task_index IS NULL OR typeof(task_index) = 'integer') AND (person IS NULL OR typeof(person) = 'text') AND (status IS NULL OR typeof(status) = 'integer') AND (retry_after_s IS NULL OR typeof(retry_after_s) = 'real') AND typeof(closed_until) = 'real')
 );
 
 CREATE INDEX ix_site_block_at ON site_block (at);
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS site_lease (
 	until FLOAT NOT NULL,
 	leaves BOOLEAN NOT NULL,
 	PRIMARY KEY (site, lane),
-	CONSTRAINT ck_site_lease_types CHECK (typeof(site) = 'text' AND typeof(lane) = 'integer' AND typeof(holder) = 'text' AND typeof(since) = 'text' AND typeof(until) = 'text' AND typeof(leaves) = 'integer')
+	CONSTRAINT ck_site_lease_types CHECK (typeof(site) = 'text' AND typeof(lane) = 'integer' AND typeof(holder) = 'text' AND typeof(since) = 'real' AND typeof(until) = 'real' AND typeof(leaves) = 'integer')
 );
 
 CREATE TABLE IF NOT EXISTS site_minute (

@@ -13,7 +13,7 @@ depends_on = None
 
 #: An older build records no sites for its runs, so their tasks do not count.
 WORKS_FROM = "0001"
-FINGERPRINT = "3c703a5fec80f715"
+FINGERPRINT = "71865976c11bf102"
 
 
 def upgrade() -> None:

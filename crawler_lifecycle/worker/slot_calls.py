@@ -1,5 +1,5 @@
-"""Calls of waiting runs: when a pool has a free slot, the next run in its line gets the signal
-``place_free``.
+"""Calls of waiting runs: when a pool or a site has a free slot, the next run in its line gets the
+signal ``place_free``.
 
 Every worker with the ``cluster`` role does this. A row lock in the database ensures that no slot is
 announced twice. A failure only costs time, because a run also requests slots after each of its
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.store.runs.pools import PoolStore
+from crawler_lifecycle.store.runs.tickets import SlotLines
 
 #: Seconds between two turns. Without waiting runs, a turn is one small query.
 EVERY_S = 0.5
@@ -27,20 +27,25 @@ CALLED = "called"
 GONE = "gone"
 
 
-class PoolCalls:
+class SlotCalls:
     """Calls waiting runs repeatedly in the event loop of a worker.
 
-    ``call`` sends ``place_free`` to a workflow id, and returns whether that workflow is open.
+    ``name`` says whose slots the runs wait for. ``call`` sends ``place_free`` to a workflow id, and
+    returns whether that workflow is open.
     """
 
     def __init__(
-        self, pools: PoolStore, call: Callable[[str], Awaitable[bool]], every_s: float = EVERY_S
+        self,
+        name: str,
+        lines: SlotLines,
+        call: Callable[[str], Awaitable[bool]],
+        every_s: float = EVERY_S,
     ) -> None:
-        self._pools = pools
+        self._lines = lines
         self._call = call
         self._turns = 0
         self._loop = Loop(
-            "calling runs that wait for slots of their pools", every_s, retry_s=RETRY_S
+            f"calling runs that wait for slots of their {name}", every_s, retry_s=RETRY_S
         )
         self.counts: Counter[str] = Counter()
 
@@ -54,11 +59,11 @@ class PoolCalls:
 
     async def _turn(self) -> None:
         if self._turns % ADOPT_TURNS == 0:
-            await asyncio.to_thread(self._pools.adopt)
+            await asyncio.to_thread(self._lines.adopt)
         self._turns += 1
         errors = dict[int, Exception]()
         gone = list[int]()
-        calls = await asyncio.to_thread(self._pools.call)
+        calls = await asyncio.to_thread(self._lines.call)
         for run_id, workflow_id in calls.items():
             try:
                 is_open = await self._call(workflow_id)
@@ -67,8 +72,8 @@ class PoolCalls:
             except Exception as error:  # the other runs must not wait for their next call
                 errors[run_id] = error
         if gone:
-            await asyncio.to_thread(self._pools.uncall, gone, gone=True)
+            await asyncio.to_thread(self._lines.uncall, gone, gone=True)
         if errors:
             if len(errors) == len(calls):  # without Temporal, no run loses its turn
-                await asyncio.to_thread(self._pools.uncall, list(errors), gone=False)
+                await asyncio.to_thread(self._lines.uncall, list(errors), gone=False)
             raise next(iter(errors.values()))
