@@ -1,8 +1,9 @@
-"""Tokens for a task: a crawler's token and a files token.
+"""Tokens for a task: a crawler's token, a files token and a leases token.
 
 With ``task.<run>.<mac>``, a crawler can add tasks to its own run and read its stop. With
-``files.<run>.<index>.<attempt>.<mac>``, a task's runner can upload files. Neither token allows
-anything else.
+``files.<run>.<index>.<attempt>.<mac>``, a task's runner can upload files. With
+``leases.<run>.<index>.<attempt>.<mac>``, a task's crawler can lease requests to sites. No token
+allows anything else.
 
 ``<run>`` is the number and uid of the run (``RunRef``), because a later run may get the same
 number. ``<mac>`` is an HMAC-SHA256. Its input begins with a prefix for each purpose and version, so
@@ -13,16 +14,18 @@ gateway verifies them. Both have the setting ``gateway.task_key``.
 from __future__ import annotations
 
 import base64
+import enum
 import hashlib
 import hmac
 import re
+from dataclasses import dataclass
 
 from crawler_lifecycle.domain.run_ref import RunRef
 
 #: Prefixes of the signed text. A new version of a token needs a new prefix, which makes signatures
 #: of the old version invalid.
 _PURPOSE = b"crawler-lifecycle/task-token/v2\n"
-_FILES = b"crawler-lifecycle/files-token/v2\n"
+_TASK_PURPOSE = "crawler-lifecycle/{}-token/v2\n"
 #: The minimum size of a key in bytes, equal to that of a SHA-256 digest. A key with fewer bytes
 #: would weaken the signature.
 KEY_MIN = 32
@@ -30,9 +33,27 @@ KEY_MIN = 32
 _NUMBER_MAX = 2**31 - 1
 _RUN = r"([1-9][0-9]{0,18}-[0-9a-f]{32})"
 _SHAPE = re.compile(rf"task\.{_RUN}\.([A-Za-z0-9_-]{{43}})", re.ASCII)
-_FILES_SHAPE = re.compile(
-    rf"files\.({_RUN}\.(0|[1-9][0-9]{{0,9}})\.([1-9][0-9]{{0,9}}))\.([A-Za-z0-9_-]{{43}})", re.ASCII
+_TASK_SHAPE = re.compile(
+    rf"(files|leases)\.({_RUN}\.(0|[1-9][0-9]{{0,9}})\.([1-9][0-9]{{0,9}}))\.([A-Za-z0-9_-]{{43}})",
+    re.ASCII,
 )
+
+
+class Purpose(enum.StrEnum):
+    """The use of a token of a task."""
+
+    FILES = "files"
+    LEASES = "leases"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskClaim:
+    """The content of a token of a task."""
+
+    purpose: Purpose
+    run: RunRef
+    index: int
+    attempt: int
 
 
 def sign(key: bytes, run: RunRef) -> str:
@@ -58,12 +79,15 @@ def verify(key: bytes, token: str) -> RunRef | None:
     return RunRef.named(found[1]) if found is not None and right else None
 
 
-def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
-    """Return the token for uploading this task's files.
+def sign_task(key: bytes, claim: TaskClaim) -> str:
+    """Return the token with which this task may do what the claim states.
 
     The gateway accepts it until the database shows that the task has ended. Raises ``ValueError``
     for a key of less than ``KEY_MIN`` bytes, an invalid run, or an index or attempt out of range.
     """
+    run = claim.run
+    index = claim.index
+    attempt = claim.attempt
     if RunRef.named(str(run)) is None or not (
         0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX
     ):
@@ -71,20 +95,23 @@ def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
             f"run {run}, index {index}, attempt {attempt}: no task can have these numbers"
         )
     task = f"{run}.{index}.{attempt}"
-    return f"files.{task}.{_mac(key, task, _FILES)}"
+    return f"{claim.purpose}.{task}.{_mac(key, task, _TASK_PURPOSE.format(claim.purpose).encode())}"
 
 
-def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
-    """Return the run, index and attempt of this files token.
+def verify_task(key: bytes, token: str) -> TaskClaim | None:
+    """Return what this token of a task names.
 
     Return ``None`` if the text is not such a token or was signed with a different key. Raises
     ``ValueError`` for a key shorter than ``KEY_MIN`` bytes.
     """
-    found = _FILES_SHAPE.fullmatch(token)
-    if found is None or not hmac.compare_digest(_mac(key, found[1], _FILES), found[5]):
+    found = _TASK_SHAPE.fullmatch(token)
+    if found is None:
         return None
-    run = RunRef.named(found[2])
-    return None if run is None else (run, int(found[3]), int(found[4]))
+    right = _mac(key, found[2], _TASK_PURPOSE.format(found[1]).encode())
+    run = RunRef.named(found[3])
+    if run is None or not hmac.compare_digest(right, found[6]):
+        return None
+    return TaskClaim(Purpose(found[1]), run, int(found[4]), int(found[5]))
 
 
 def _mac(key: bytes, named: str, purpose: bytes = _PURPOSE) -> str:

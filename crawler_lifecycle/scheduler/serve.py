@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.task_tokens import Purpose, TaskClaim
 from crawler_lifecycle.web.listening import Unservable, bind, run
 
 from .app import create_app
@@ -135,9 +136,9 @@ def start_cleaning(
 def _child_tasks(settings: Settings) -> TaskEnvironment | None:
     """Return a function that returns the gateway's variables for a task; ``None`` if no key is set.
 
-    These are the gateway's address and the crawler's token. If tasks upload to object storage, the
-    variables also include the address and the token for the upload. Raises ``Unservable`` if a
-    setting is missing or wrong.
+    These are the gateway's address, the crawler's token, and the address and the token for leases.
+    If tasks upload to object storage, the variables also include the address and the token for the
+    upload. Raises ``Unservable`` if a setting is missing or wrong.
     """
     gateway = settings.gateway
     uploads = settings.cluster.files_url is not None and kind_of(settings.cluster).uploads
@@ -170,11 +171,19 @@ def _child_tasks(settings: Settings) -> TaskEnvironment | None:
 def _task_environment(
     url: str, key: bytes, uploads: bool, deployment: Deployment, task: QueuedTask
 ) -> dict[str, str]:
-    run_id = deployment.run_id
-    index = task.index
-    attempt = task.attempt
-    found = {"CRAWL_GATEWAY_URL": url, "CRAWL_TOKEN": task_tokens.sign(key, deployment.run)}
+    run = deployment.run
+    own = f"{url}/v1/runs/{run.run_id}/tasks/{task.index}/attempts/{task.attempt}"
+
+    def signed(purpose: Purpose) -> str:
+        return task_tokens.sign_task(key, TaskClaim(purpose, run, task.index, task.attempt))
+
+    found = {
+        "CRAWL_GATEWAY_URL": url,
+        "CRAWL_TOKEN": task_tokens.sign(key, run),
+        "CRAWL_LEASES_URL": f"{own}/leases",
+        "CRAWL_LEASES_TOKEN": signed(Purpose.LEASES),
+    }
     if uploads:
-        found["CRAWL_UPLOAD_URL"] = f"{url}/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"
-        found["CRAWL_UPLOAD_TOKEN"] = task_tokens.sign_files(key, deployment.run, index, attempt)
+        found["CRAWL_UPLOAD_URL"] = f"{own}/files"
+        found["CRAWL_UPLOAD_TOKEN"] = signed(Purpose.FILES)
     return found

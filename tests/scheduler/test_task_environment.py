@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.scheduler.serve import _child_tasks
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.task_tokens import Purpose, TaskClaim
 from crawler_lifecycle.web.listening import Unservable
 from tests.support.run_refs import run_ref
 
@@ -41,7 +42,12 @@ def test_a_task_in_a_pod_gets_its_own_way_to_upload_files() -> None:
         found["CRAWL_UPLOAD_URL"]
         == "http://gateway.example:8500/v1/runs/7/tasks/3/attempts/2/files"
     )
-    assert task_tokens.verify_files(KEY.encode(), found["CRAWL_UPLOAD_TOKEN"]) == (run_ref(7), 3, 2)
+    key = KEY.encode()
+    claim = TaskClaim(Purpose.FILES, run_ref(7), 3, 2)
+    assert task_tokens.verify_task(key, found["CRAWL_UPLOAD_TOKEN"]) == claim
+    assert found["CRAWL_LEASES_URL"] == found["CRAWL_UPLOAD_URL"].replace("/files", "/leases")
+    claim = TaskClaim(Purpose.LEASES, run_ref(7), 3, 2)
+    assert task_tokens.verify_task(key, found["CRAWL_LEASES_TOKEN"]) == claim
     assert task_tokens.verify(KEY.encode(), found["CRAWL_TOKEN"]) == run_ref(7)
 
 
@@ -50,7 +56,12 @@ def test_where_nothing_is_uploaded_no_task_may() -> None:
     for cluster in rows:
         made = _child_tasks(Settings.model_validate({"gateway": GATEWAY, "cluster": cluster}))
         assert made is not None, cluster
-        assert set(made(DEPLOYMENT, TASK)) == {"CRAWL_GATEWAY_URL", "CRAWL_TOKEN"}
+        assert set(made(DEPLOYMENT, TASK)) == {
+            "CRAWL_GATEWAY_URL",
+            "CRAWL_TOKEN",
+            "CRAWL_LEASES_URL",
+            "CRAWL_LEASES_TOKEN",
+        }
 
 
 def test_object_storage_without_a_way_to_it_is_refused_by_name() -> None:

@@ -9,4 +9,5 @@ SITES = Feature(
     tables=("store.tables",),
     retain="store.retention:RETENTION",
     cap="store.caps:SiteCap",
+    routes=("gateway.leases:add_leases",),
 )

@@ -26,6 +26,7 @@ from crawler_lifecycle import task_tokens
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.projects import ALL, NONE, limited
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.task_tokens import Purpose
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import ABOUT, bearer, password, unauthorised
@@ -61,8 +62,8 @@ class Access:
     stream: Literal["never", "always", "when followed", "when waited"] = "never"
     own_run: bool = False
     """True if a crawler may call it with its own token, for its own run."""
-    own_task: bool = False
-    """True if the runner of a task may call it with its own token, for its own task."""
+    own_task: Purpose | None = None
+    """The purpose of the token with which a task may call it, for itself."""
     basic: bool = False
     """True if the token may also be sent as the password of basic authentication."""
     everything: bool = False
@@ -83,6 +84,8 @@ class Access:
 _READ = Access(Role.READ)
 #: The maximum size in bytes of the forms for login and logout.
 _FORM_MAX = 8 * 1024
+#: The maximum size in bytes of what a task asks about sites.
+_LEASES_MAX = 256 * 1024
 #: Rights, each with the operations that need them. A forced stop, ``rerun`` and resending need no
 #: higher role than a plain stop or start, because a caller who may start crawls must also be able
 #: to end them. All operations on webhooks need ``admin``, because we call the address of a webhook,
@@ -118,7 +121,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         "startRun startGraph addGraphPage appendSteps",
     ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True), "addTasks"),
-    (Access(Role.OPERATE, own_task=True), "uploadFiles"),
+    (Access(Role.OPERATE, own_task=Purpose.FILES), "uploadFiles"),
+    (Access(Role.OPERATE, own_task=Purpose.LEASES, body_max=_LEASES_MAX), "leaseSites"),
     (
         Access(Role.ADMIN),
         """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook
@@ -233,6 +237,14 @@ def caller_name() -> str | None:
     return None if caller is None else caller.name
 
 
+def caller_run() -> RunRef | None:
+    """Return the run to which the token of the present caller belongs, or ``None`` for a token of
+    the tokens file and for a request without a token.
+    """
+    caller = present_call().caller
+    return None if caller is None else caller.run
+
+
 def caller_key() -> str | None:
     """Return the name and project of the present caller as the key for quotas, or ``None`` as
     ``caller_name`` does.
@@ -273,9 +285,9 @@ def check_own(run: RunRef) -> None:
     """Raise ``Problem`` 403 if the token belongs to the crawler of another run with the same
     number.
     """
-    caller = present_call().caller
-    if caller is not None and caller.run is not None and caller.run != run:
-        raise Problem(403, "forbidden", run.foreign("the token", caller.run.uid), run_id=run.run_id)
+    own = caller_run()
+    if own is not None and own != run:
+        raise Problem(403, "forbidden", run.foreign("the token", own.uid), run_id=run.run_id)
 
 
 def signed(body: T) -> T:
@@ -505,9 +517,9 @@ def _crawler(key: bytes | None, token: str) -> Caller | None:
         return None
     if (run := task_tokens.verify(key, token)) is not None:
         return Caller(f"run {run.run_id}", None, run)
-    if (found := task_tokens.verify_files(key, token)) is not None:
-        run, index, attempt = found
-        return Caller(f"run {run.run_id} task {index}", None, run, (index, attempt))
+    if (claim := task_tokens.verify_task(key, token)) is not None:
+        run_id = claim.run.run_id
+        return Caller(f"run {run_id} task {claim.index}", None, claim.run, claim)
     return None
 
 
@@ -530,12 +542,18 @@ def _check(
                 f"{operation} is about all projects; the token of {caller.name!r} has the "
                 f"project {caller.project}"
             )
-    elif caller.task is not None:
-        index, attempt = caller.task
-        own = {"run_id": str(run_id), "index": str(index), "attempt": str(attempt)}
-        if access.own_task and parameters == own:
+    elif (claim := caller.claim) is not None:
+        own = {
+            "run_id": str(run_id),
+            "index": str(claim.index),
+            "attempt": str(claim.attempt),
+        }
+        if access.own_task is claim.purpose and parameters == own:
             return
-        detail = f"the token of task {index} of run {run_id} may only upload files of that task"
+        detail = (
+            f"the token of task {claim.index} of run {run_id} is for the {claim.purpose} of that "
+            "task only"
+        )
     else:
         # The text does not show whether the other run exists.
         if access.own_run and parameters.get("run_id") == str(run_id):

@@ -62,7 +62,8 @@ UNKNOWN = "unknown"
 
 #: A token of a caller, of a crawler, of a runner or of an issuer.
 _TOKEN = re.compile(
-    rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}", re.ASCII
+    rf"{PREFIX}[\w-]{{43}}|\b(?:task|files|leases)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}",
+    re.ASCII,
 )
 #: Operations that need no role. A token of any role can repeat them, and nothing limits their rate.
 _LOGINS = frozenset({"logIn", "logOut", "endSignIn"})
@@ -243,10 +244,10 @@ class Recording:
     def _record(self, scope: Scope, call: Call, status: int | None, code: str, place: str) -> None:
         caller = call.caller
         refused = status in _REFUSED
-        # Uploads of runners are not recorded.
+        # Uploads and leases of tasks are not recorded.
         operation = self.operation(scope["method"], scope["path"]) or UNKNOWN
         reads = scope["method"] in _READS and operation not in _LOGINS
-        if not refused and (reads or not call.admitted or (caller and caller.task)):
+        if not refused and (reads or not call.admitted or (caller and caller.claim)):
             return
         name, project = (
             (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)

@@ -30,6 +30,7 @@ from crawler_lifecycle.domain.bounds import check_name
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import ALL, DEFAULT
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.task_tokens import TaskClaim
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.access import TokenStore
@@ -68,15 +69,14 @@ class Role(enum.StrEnum):
 class Caller:
     """The sender of a request.
 
-    ``role`` is ``None`` for a crawler and for the runner of a task. A crawler may only add tasks to
-    ``run`` and read whether it must stop. The runner of ``task`` (index and attempt) may only
-    upload the files of that task.
+    ``role`` is ``None`` for a crawler and for a task. A crawler may only add tasks to ``run`` and
+    read whether it must stop. A task may only do what its ``claim`` states.
     """
 
     name: str
     role: Role | None
     run: RunRef | None = None
-    task: tuple[int, int] | None = None
+    claim: TaskClaim | None = None
     login: str | None = None
     """The id of the session, if the caller is a browser."""
     project: str = DEFAULT

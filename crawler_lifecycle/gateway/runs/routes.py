@@ -212,6 +212,15 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
 _ALIVE = {status.value for status in TaskStatus if not status.terminal}
 
 
+def no_task(run_id: int, index: int, attempt: int) -> Problem:
+    """Return the problem 404 for a task that does not exist, or that the caller may not see."""
+    detail = (
+        f"run {run_id} has no task {index} of attempt {attempt}; GET "
+        f"/v1/runs/{run_id}/tasks lists them"
+    )
+    return Problem(404, "task_not_found", detail, run_id=run_id)
+
+
 def _ticket(
     tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int, int], body: UploadPart
 ) -> Ticket:
@@ -230,11 +239,7 @@ def _ticket(
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
     found = tasks.recorded_tasks([key])
     if not found:
-        detail = (
-            f"run {run_id} has no task {index} of attempt {attempt}; GET "
-            f"/v1/runs/{run_id}/tasks lists them"
-        )
-        raise Problem(404, "task_not_found", detail, run_id=run_id)
+        raise no_task(run_id, index, attempt)
     check_own(found[0].run)
     if found[0].status not in _ALIVE:
         # Earlier addresses expire, and after that nobody can change the files of an ended task.

@@ -28,6 +28,7 @@ _GATE_SECONDS = 20.0
 _COMPONENTS = (
     ("EXTENSIONS_BASE", "crawl_runner_feeds.KeptFiles", -1_000_000),
     ("EXTENSIONS_BASE", "crawl_runner_stats.StatsFile", 0),
+    ("EXTENSIONS_BASE", "crawl_runner_sites.LeasedRequests", 0),
     ("SPIDER_MIDDLEWARES_BASE", "crawl_runner_start.StartOnce", -1_000_000),
 )
 #: Arguments that a spider gets if it accepts them: ``retry_num`` of managers (see

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Delete,
+    Float,
     Integer,
     Select,
     Table,
@@ -142,6 +143,8 @@ def _written(column: Column[Any], values: Sequence[Any]) -> list[str]:
     """Return the values as literals for MySQL and MariaDB."""
     if isinstance(column.type, Integer | Boolean):
         return ["NULL" if value is None else str(int(value)) for value in values]
+    if isinstance(column.type, Float):
+        return ["NULL" if value is None else repr(float(value)) for value in values]
     return _mapped(values, _quoted)
 
 

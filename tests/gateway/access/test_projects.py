@@ -112,6 +112,7 @@ BODIES: Mapping[str, Any] = {
     "appendSteps": {"steps": [STEP]},
     "approveStep": {"step": "zebra-step"},
     "backfillSchedule": {"after": "2026-11-20T11:00:00Z"},
+    "leaseSites": {"sites": {}},
     "uploadFiles": {"part": 0, "bytes": 1, "md5": "1B2M2Y8AsgTpgAmY7PhCfg=="},
 }
 FORMS: Mapping[str, Mapping[str, object]] = {

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.task_tokens import sign, sign_files, verify, verify_files
+from crawler_lifecycle.task_tokens import (
+    Purpose,
+    TaskClaim,
+    sign,
+    sign_task,
+    verify,
+    verify_task,
+)
 from tests.support.run_refs import run_ref
 
 KEY = b"k" * 32
@@ -80,14 +87,15 @@ def test_a_short_key_is_refused_by_name() -> None:
 NUMBERS = st.integers(min_value=1, max_value=2**31 - 1)
 
 
-@given(RUNS, st.integers(0, 2**31 - 1), NUMBERS)
-def test_a_token_for_files_names_its_task_and_is_no_token_of_the_run(
-    run: RunRef, index: int, attempt: int
+@given(st.sampled_from(Purpose), RUNS, st.integers(0, 2**31 - 1), NUMBERS)
+def test_a_token_of_a_task_names_its_task_and_is_good_for_one_purpose(
+    purpose: Purpose, run: RunRef, index: int, attempt: int
 ) -> None:
-    token = sign_files(KEY, run, index, attempt)
-    assert verify_files(KEY, token) == (run, index, attempt)
+    claim = TaskClaim(purpose, run, index, attempt)
+    token = sign_task(KEY, claim)
+    assert verify_task(KEY, token) == claim
     assert verify(KEY, token) is None
-    assert verify_files(KEY, sign(KEY, run)) is None
+    assert verify_task(KEY, sign(KEY, run)) is None
     mac = token.rpartition(".")[2]
     later = RunRef(run.run_id, "f" * 32)
     for other in (
@@ -95,15 +103,17 @@ def test_a_token_for_files_names_its_task_and_is_no_token_of_the_run(
         f"{run}.{index}.{attempt + 1}",
         f"{later}.{index}.{attempt}",
     ):
-        assert verify_files(KEY, f"files.{other}.{mac}") is None
+        assert verify_task(KEY, f"{purpose}.{other}.{mac}") is None
     assert verify(KEY, f"task.{run}.{mac}") is None
+    for other_purpose in set(Purpose) - {purpose}:
+        assert verify_task(KEY, f"{other_purpose}.{run}.{index}.{attempt}.{mac}") is None
 
 
 def test_numbers_cannot_be_moved_over_the_dots() -> None:
     one = run_ref(1)
-    mac = sign_files(KEY, one, 23, 4).rpartition(".")[2]
+    mac = sign_task(KEY, TaskClaim(Purpose.FILES, one, 23, 4)).rpartition(".")[2]
     for other in ("2.34", "23.04", "023.4", "23.4 "):
-        assert verify_files(KEY, f"files.{one}.{other}.{mac}") is None
+        assert verify_task(KEY, f"files.{one}.{other}.{mac}") is None
     for run, index, attempt in (
         (run_ref(0), 0, 1),
         (one, -1, 1),
@@ -112,4 +122,4 @@ def test_numbers_cannot_be_moved_over_the_dots() -> None:
         (one, 2**31, 1),
     ):
         with pytest.raises(ValueError, match="no task can have"):
-            sign_files(KEY, run, index, attempt)
+            sign_task(KEY, TaskClaim(Purpose.FILES, run, index, attempt))

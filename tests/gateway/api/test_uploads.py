@@ -28,6 +28,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.ports.runs import TaskRef
+from crawler_lifecycle.task_tokens import Purpose, TaskClaim
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.served import served
 from tests.support.run_refs import run_ref
@@ -35,6 +36,12 @@ from tests.support.s3 import rclone_s3, use_aws
 
 KEY = b"k" * 32
 MD5 = base64.b64encode(hashlib.md5(b"part", usedforsecurity=False).digest()).decode()
+
+
+def _token(run: RunRef, index: int, attempt: int) -> str:
+    return task_tokens.sign_task(KEY, TaskClaim(Purpose.FILES, run, index, attempt))
+
+
 PART = {"part": 0, "bytes": 4, "md5": MD5}
 
 
@@ -60,7 +67,7 @@ def _ask(
     harness: Harness, client: TestClient, run_id: int, index: int = 0, attempt: int = 1, **more: Any
 ) -> Any:
     row = harness.store.runs.get_run(run_id)
-    token = task_tokens.sign_files(KEY, run_ref(run_id) if row is None else row.ref, index, attempt)
+    token = _token(run_ref(run_id) if row is None else row.ref, index, attempt)
     path = f"/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"
     return client.post(path, headers={"Authorization": f"Bearer {token}"}, json={**PART, **more})
 
@@ -95,7 +102,7 @@ def test_the_token_of_another_run_of_the_number_opens_nothing(
     """
     before = RunRef(run_id, "f" * 32)
     path = f"/v1/runs/{run_id}/tasks/0/attempts/1/files"
-    token = task_tokens.sign_files(KEY, before, 0, 1)
+    token = _token(before, 0, 1)
     refused = [client.post(path, headers={"Authorization": f"Bearer {token}"}, json=PART)]
     crawler = {"Authorization": f"Bearer {task_tokens.sign(KEY, before)}"}
     refused.append(client.post(f"/v1/runs/{run_id}/tasks", headers=crawler, json={"tasks": [{}]}))
@@ -120,7 +127,7 @@ def test_an_address_is_of_the_region_that_containers_on_aws_are_told(
 def test_the_token_of_one_task_opens_nothing_else(
     harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    mine = {"Authorization": f"Bearer {task_tokens.sign_files(KEY, harness.ref(run_id), 0, 1)}"}
+    mine = {"Authorization": f"Bearer {_token(harness.ref(run_id), 0, 1)}"}
     for method, path in [
         ("POST", f"/v1/runs/{run_id}/tasks/1/attempts/1/files"),
         ("POST", f"/v1/runs/{run_id}/tasks/0/attempts/2/files"),
@@ -204,12 +211,10 @@ async def test_from_a_crawlers_folder_to_the_archive(
             harness.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)
         ) as gateway:
             path = f"{gateway.url}/v1/runs/{run_id}/tasks/1/attempts/1/files"
-            mine, foreign = (
-                task_tokens.sign_files(KEY, harness.ref(run_id), index, 1) for index in (1, 0)
-            )
+            mine, foreign = (_token(harness.ref(run_id), index, 1) for index in (1, 0))
             told = [await _left(tmp_path, path, token) for token in (foreign, mine)]
         assert told[0]["uploaded"] is False
-        assert "may only upload files of that task" in told[0]["why"]
+        assert "is for the files of that task only" in told[0]["why"]
         assert told[1] == {"uploaded": True, "files": 1, "bytes": 4}
         tasks = [
             TaskRef(row.task_id, row.task_index, 1, row.cluster_uid)

@@ -1,0 +1,219 @@
+"""The division of a site's requests among the tasks that visit it.
+
+A site has as many **lanes** as it allows requests in progress. One task at a time holds a lane, by
+a lease that ends by itself. Each lane has its own timetable: its requests begin ``every_s`` seconds
+apart, and the timetables of the lanes are shifted against each other, so that all lanes together
+begin at most ``requests_per_s`` requests a second. No limit can be exceeded if a task, a worker or
+a gateway dies, because a lane has one holder, and the holder knows when its lease ends.
+
+A request may begin up to ``SLACK_S`` seconds after its time in the timetable. A sliding second
+therefore contains at most ``requests_per_s * (1 + SLACK_S)`` beginnings, rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from .site import SiteLimits
+
+#: Seconds after which a lease ends unless it is renewed, and after which a task renews it: while
+#: other tasks are waiting, and otherwise.
+LEASE_S = 6.0
+RENEW_S = (2.0, 3.5)
+#: Seconds between the calls of all tasks that wait for a lane of one site, and the limits for one
+#: task.
+ASK_S = 0.25
+ASK_RANGE_S = (0.5, 8.0)
+#: Seconds for which a task keeps its last lane while other tasks are waiting.
+TURN_S = 4.0
+#: Seconds after the turn in which a request in progress may end. Then the lane is not renewed.
+LEAVE_S = 180.0
+#: Seconds by which a request may begin late.
+SLACK_S = 0.1
+#: Seconds between two times of the database's clock that show that it was set.
+SET_S = 0.5
+#: The maximum number of lanes of a site without a limit on connections.
+LANES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLease:
+    """A lane that a task holds. Times are seconds of the database's clock."""
+
+    lane: int
+    holder: str
+    since: float
+    until: float
+    leaves: bool = False
+    """True if no further request may begin. The holder returns the lane when its request there has
+    ended.
+    """
+
+    def at(self, now: float) -> LaneLease:
+        """Return the lease with possible times, in case the clock was set back since."""
+        return replace(self, since=min(self.since, now), until=min(self.until, now + LEASE_S))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """The demand of a task at one site.
+
+    ``wanted`` is the number of lanes that it can use now, and ``kept`` are the lanes that it has
+    not returned.
+    """
+
+    holder: str
+    wanted: int
+    kept: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """The times at which the requests of a lane may begin.
+
+    ``first_s`` are the seconds until the next beginning, and ``every_s`` those between two
+    beginnings. Both are 0 if a request may begin at any time.
+    """
+
+    first_s: float
+    every_s: float
+
+
+class WaitingTasks:
+    """The tasks that wait for a lane of one site, as far as one gateway knows.
+
+    Times are those of a clock that nobody sets.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def set(self, holder: str, now: float, *, waits: bool) -> None:
+        """Note whether a task is waiting. It is forgotten if it does not ask again."""
+        self._until.pop(holder, None)
+        if waits:
+            self._until[holder] = now + 2 * ASK_RANGE_S[1]
+
+    def ask_s(self, now: float) -> float:
+        """Return the seconds after which each of them asks again, so that the more are waiting, the
+        less often each of them asks.
+        """
+        while self._until and next(iter(self._until.values())) < now:
+            del self._until[next(iter(self._until))]
+        return min(max(ASK_RANGE_S[0], ASK_S * len(self._until)), ASK_RANGE_S[1])
+
+
+class SteadyClock:
+    """Notices when the database's clock is set, because leases then end too early or too late."""
+
+    def __init__(self) -> None:
+        self._ahead_s: float | None = None
+        self._unsteady_until = -math.inf
+
+    def is_steady(self, now: float, monotonic: float) -> bool:
+        """Return false for ``LEASE_S`` seconds after the clock was set. Then all leases that the
+        tasks believe to have are over.
+
+        ``now`` is the database's time, and ``monotonic`` that of a clock that nobody sets.
+        """
+        ahead_s = now - monotonic
+        if self._ahead_s is not None and abs(ahead_s - self._ahead_s) > SET_S:
+            self._unsteady_until = monotonic + LEASE_S
+        self._ahead_s = ahead_s
+        return monotonic >= self._unsteady_until
+
+
+def lane_count(limits: SiteLimits) -> int:
+    """Return the number of lanes of a site with these limits."""
+    if limits.connections is not None:
+        return limits.connections
+    return min(LANES_MAX, max(1, math.ceil(limits.requests_per_s or 1)))
+
+
+def timetable_of(limits: SiteLimits, lane: int, now: float) -> Timetable:
+    """Return the timetable of a lane, counted from ``now``."""
+    if limits.requests_per_s is None:
+        return Timetable(0.0, 0.0)
+    every = lane_count(limits) / limits.requests_per_s
+    phase = lane / limits.requests_per_s
+    return Timetable((phase - now) % every, every)
+
+
+def assign_lanes(
+    leases: Sequence[LaneLease],
+    requests: Sequence[LeaseRequest],
+    lanes: int,
+    now: float,
+    *,
+    others_wait: bool = False,
+) -> tuple[list[LaneLease], bool]:
+    """Return the leases after these requests, and whether a request got no lane.
+
+    ``requests`` are in the order in which they came, one for each holder. Of the lanes, only the
+    first ``lanes`` may be leased now. ``others_wait`` is true if other tasks are waiting. Free
+    lanes are given one at a time, first to the tasks that have none.
+    """
+    before = [lease.at(now) for lease in leases if lease.until > now]
+    kept = {request.holder: request.kept for request in requests}
+    held = [lease for lease in before if lease.lane in kept.get(lease.holder, (lease.lane,))]
+    returned = {lease.holder for lease in before} if others_wait else set()
+    after = [_renewed(lease, lanes, now) if lease.holder in kept else lease for lease in held]
+    given = _given(after, requests, lanes, now, returned if others_wait else None)
+    after += given
+    counts = Counter(lease.holder for lease in after)
+    missing = any(request.wanted and not counts[request.holder] for request in requests)
+    if (missing or others_wait) and len(after) >= lanes:
+        for request in requests:
+            _end_turn(after, request.holder, now)
+    return after, missing
+
+
+def _renewed(lease: LaneLease, lanes: int, now: float) -> LaneLease:
+    """Return the lease of a holder that still uses the lane."""
+    leaves = lease.leaves or lease.lane >= lanes
+    if leaves and now - lease.since > TURN_S + LEAVE_S:
+        return replace(lease, leaves=True)
+    return replace(lease, until=now + LEASE_S, leaves=leaves)
+
+
+def _given(
+    held: Sequence[LaneLease],
+    requests: Sequence[LeaseRequest],
+    lanes: int,
+    now: float,
+    just_left: Collection[str] | None,
+) -> list[LaneLease]:
+    """Return leases for the free lanes. If tasks are waiting, ``just_left`` are the tasks whose
+    turn it is not: they had a lane a moment ago.
+    """
+    taken = {lease.lane for lease in held}
+    free = [lane for lane in range(lanes) if lane not in taken]
+    counts = Counter(lease.holder for lease in held if not lease.leaves)
+    given: list[LaneLease] = []
+    for lane in free:
+        hungry = [
+            request.holder
+            for request in requests
+            if request.wanted > counts[request.holder]
+            and (just_left is None or not counts[request.holder])
+            and request.holder not in (just_left or ())
+        ]
+        if not hungry:
+            break
+        holder = min(hungry, key=counts.__getitem__)
+        given.append(LaneLease(lane, holder, now, now + LEASE_S))
+        counts[holder] += 1
+    return given
+
+
+def _end_turn(leases: list[LaneLease], holder: str, now: float) -> None:
+    """Let a holder leave one lane: at once if it has several, else when its turn is over."""
+    mine = [lease for lease in leases if lease.holder == holder and not lease.leaves]
+    if not mine:
+        return
+    oldest = min(mine, key=lambda lease: lease.since)
+    if len(mine) > 1 or now - oldest.since >= TURN_S:
+        leases[leases.index(oldest)] = replace(oldest, leaves=True)

@@ -1,0 +1,246 @@
+"""The leases of tasks. One transaction answers all calls that arrived while the last one ran."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Path
+from pydantic import AfterValidator, Field
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.hosts import HOST_MAX, host_of
+from crawler_lifecycle.gateway.access.operations import caller_run
+from crawler_lifecycle.gateway.api.paging import Id
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.runs.requests import StrictBody
+from crawler_lifecycle.gateway.runs.routes import no_task
+from crawler_lifecycle.web.problems import JsonBody, Problem
+
+from ..domain.closing import CLOSED_MAX_S, Block
+from ..domain.lanes import LANES_MAX
+from ..store.leases import Answers, LeaseCall, LeaseStore, SiteAnswer, SiteReport
+
+#: The maximum numbers of sites in one call, and of lanes for which a task asks at one site.
+SITES_MAX = 100
+WANTED_MAX = LANES_MAX
+#: The maximum number of responses that one call reports for one status.
+COUNT_MAX = 1_000_000
+#: The maximum number of calls that wait for the database.
+CALLS_MAX = 1000
+
+_Lane = Annotated[int, Field(ge=0, lt=1000)]
+
+
+def _check_status(name: str) -> str:
+    if re.fullmatch(r"[1-5][0-9]{2}|error", name) is None:
+        raise ValueError("give a status from 100 to 599, or error")
+    return name
+
+
+_Status = Annotated[str, AfterValidator(_check_status)]
+_Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+_Host = Annotated[str, Field(min_length=1, max_length=HOST_MAX)]
+
+
+class RefusedRequest(StrictBody):
+    """A response with which the site refused a request."""
+
+    status: int = Field(ge=100, le=599)
+    retry_after_s: float | None = Field(
+        default=None,
+        ge=0,
+        description="the seconds of the header `Retry-After`; more than a day count as a day",
+    )
+
+
+class SiteDemand(StrictBody):
+    """The demand of a task at one host, and its report since the last call."""
+
+    wanted: int = Field(ge=0, le=WANTED_MAX, description="how many lanes the task can use now")
+    kept: list[_Lane] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="the lanes that the task keeps; it returns all others",
+    )
+    block: RefusedRequest | None = Field(
+        default=None, description="the site refused a request, so that it closes for all tasks"
+    )
+    passed: bool = Field(default=False, description="true if the site answered a request")
+    statuses: dict[_Status, _Count] = Field(
+        default_factory=dict,
+        description="the number of responses by status; `error` counts requests without one",
+    )
+
+    def to_report(self) -> SiteReport:
+        block = None
+        if self.block is not None:
+            retry_after_s = self.block.retry_after_s
+            if retry_after_s is not None:
+                retry_after_s = min(retry_after_s, CLOSED_MAX_S)
+            block = Block(self.block.status, retry_after_s)
+        statuses = {status: count for status, count in self.statuses.items() if count}
+        return SiteReport(self.wanted, self.kept, block, self.passed, statuses)
+
+
+class LeaseDemands(StrictBody):
+    """The hosts that a task visits."""
+
+    sites: dict[_Host, SiteDemand] = Field(max_length=SITES_MAX)
+
+
+class LeasedLane(StrictBody):
+    """A lane that the task holds."""
+
+    lane: int
+    first_s: float = Field(description="seconds until a request may begin")
+    every_s: float = Field(description="seconds between the beginnings of two requests")
+    until_s: float = Field(description="seconds until the lease ends unless it is renewed")
+    leaves: bool = Field(
+        description="true if no further request may begin; return the lane after the present one"
+    )
+
+
+class SiteLease(StrictBody):
+    """The lanes of the task at one host."""
+
+    site: str
+    free: bool = Field(description="true if requests need no lane")
+    exclusive: bool = Field(description="true if a lane is busy until its request has ended")
+    probe: bool = Field(description="true if one request decides whether the site opens again")
+    closed_s: float = Field(description="seconds for which no request may begin")
+    ask_s: float = Field(description="seconds after which to ask again, at the latest")
+    lanes: list[LeasedLane]
+
+
+class Leases(StrictBody):
+    """The leases of a task, by host."""
+
+    sites: dict[str, SiteLease]
+
+
+class LeaseDesk:
+    """Answers the calls of tasks. Only the event loop uses it."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+        self._waiting: list[tuple[LeaseCall, asyncio.Future[Answers]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def answer(self, call: LeaseCall) -> Mapping[str, SiteAnswer]:
+        """Return the answers by host.
+
+        Raises ``Problem`` 409 if the task does not execute any more, 503 if too many calls are
+        waiting, and ``StoreUnavailable``.
+        """
+        if len(self._waiting) >= CALLS_MAX:
+            detail = f"{CALLS_MAX} lease calls are waiting; try again in a moment"
+            raise Problem(503, "overloaded", detail, headers={"Retry-After": "1"})
+        future: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, future))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        answers = await future
+        if answers is None:
+            detail = (
+                f"task {call.index} of attempt {call.attempt} of run {call.run_id} does not "
+                "execute; it gets no leases"
+            )
+            raise Problem(409, "not_in_this_state", detail, run_id=call.run_id)
+        return answers
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._answer_batch()
+        finally:
+            self._worker = None
+
+    async def _answer_batch(self) -> None:
+        """Answer all calls that are waiting. A second call of a task waits for the next batch."""
+        batch: dict[str, tuple[LeaseCall, asyncio.Future[Answers]]] = {}
+        rest = []
+        for call, future in self._waiting:
+            if call.holder in batch:
+                rest.append((call, future))
+            elif not future.done():
+                batch[call.holder] = call, future
+        self._waiting = rest
+        futures = [future for _, future in batch.values()]
+        try:
+            answers = await run_in_threadpool(
+                self._store.answer, [call for call, _ in batch.values()]
+            )
+        except Exception as error:  # every caller gets it
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future, found in zip(futures, answers, strict=True):
+            if not future.done():
+                future.set_result(found)
+
+
+def add_leases(app: FastAPI, gateway: Gateway) -> None:
+    """Add the route by which tasks lease requests to sites."""
+    desk = LeaseDesk(LeaseStore(gateway.store.database))
+    tasks = gateway.store.tasks
+
+    @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/leases")
+    async def lease_sites(
+        run_id: Id,
+        index: Annotated[int, Path(ge=0, le=INT_MAX)],
+        attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
+        body: Annotated[LeaseDemands, Depends(JsonBody(LeaseDemands))],
+    ) -> Leases:
+        """Lease lanes of sites, renew them and return them.
+
+        The crawler of a task calls this with the token in `CRAWL_LEASES_TOKEN`. All tasks together
+        keep the limits of each site, and a refused request closes the site for all of them.
+        """
+        reports: dict[str, SiteReport] = {}
+        hosts = {given: _host(given) for given in body.sites}
+        for given, demand in body.sites.items():
+            host = hosts[given]
+            report = demand.to_report()
+            reports[host] = reports[host] + report if host in reports else report
+        run = caller_run()
+        uid = None
+        if run is not None:
+            uid = run.uid
+        elif not await run_in_threadpool(tasks.recorded_tasks, [(run_id, index, attempt)]):
+            raise no_task(run_id, index, attempt)
+        answers = await desk.answer(LeaseCall(run_id, uid, index, attempt, reports))
+        leases = {host: _lease(answer) for host, answer in answers.items()}
+        return Leases(sites={given: leases[host] for given, host in hosts.items()})
+
+
+@functools.lru_cache(20_000)
+def _host(given: str) -> str:
+    return host_of(given, "sites")
+
+
+def _lease(answer: SiteAnswer) -> SiteLease:
+    lanes = [
+        LeasedLane(
+            lane=lease.lane,
+            first_s=timetable.first_s,
+            every_s=timetable.every_s,
+            until_s=lease.until - answer.now,
+            leaves=lease.leaves,
+        )
+        for lease, timetable in answer.lanes
+    ]
+    return SiteLease(
+        site=answer.site,
+        free=answer.free,
+        exclusive=answer.exclusive,
+        probe=answer.probe,
+        closed_s=answer.closed_s,
+        ask_s=answer.ask_s,
+        lanes=lanes,
+    )

@@ -1,0 +1,417 @@
+"""The store of leases, across all gateways."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.store.base.bulk import change_in, chunks, insert_rows, rows_in
+from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.engine import Database
+from crawler_lifecycle.store.runs.tables import run_history, task_history
+
+from ..domain.closing import Block, SiteState, blocked, passed
+from ..domain.lanes import (
+    ASK_RANGE_S,
+    RENEW_S,
+    LaneLease,
+    LeaseRequest,
+    SteadyClock,
+    Timetable,
+    WaitingTasks,
+    assign_lanes,
+    lane_count,
+    timetable_of,
+)
+from ..domain.site import SiteLimits
+from .entries import FRESH, db_now, entries_for, lock_sites
+from .minutes import count_statuses
+from .tables import run_site, site, site_block, site_lease
+
+#: Seconds for which the limits of a host are cached, and the maximum number of these hosts.
+CACHE_S = 1.0
+CACHE_MAX = 20_000
+#: Seconds after which a task asks again about a site without limits, and about a closed one.
+FREE_S = 60.0
+CLOSED_S = 30.0
+#: The maximum number of sites for which the waiting tasks are counted.
+WAITING_MAX = 20_000
+#: Seconds after the end of a lease in which its task may still close the site.
+REPORT_S = 60.0
+_ALIVE = [status.value for status in TaskStatus if not status.terminal]
+_LEASE = [column.name for column in fields(LaneLease)]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """The demand of a task at one host, and its report since the last call."""
+
+    wanted: int
+    kept: Collection[int] = ()
+    block: Block | None = None
+    passed: bool = False
+    """True if the site answered a request."""
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    """The number of responses by status; ``error`` counts requests without a response."""
+
+    def __add__(self, other: SiteReport) -> SiteReport:
+        """Return both reports as one, for two hosts of one site."""
+        kept = {*self.kept, *other.kept}
+        block = self.block or other.block
+        statuses = Counter(self.statuses) + Counter(other.statuses)
+        passed = self.passed or other.passed
+        return SiteReport(self.wanted + other.wanted, kept, block, passed, statuses)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCall:
+    """The reports of one task, by host.
+
+    Without ``uid``, the task may belong to any run with this number.
+    """
+
+    run_id: int
+    uid: str | None
+    index: int
+    attempt: int
+    reports: Mapping[str, SiteReport]
+
+    @property
+    def holder(self) -> str:
+        """The name of the task in leases."""
+        return f"{self.run_id}.{self.index}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAnswer:
+    """The lanes of a task at one site."""
+
+    site: str
+    free: bool = False
+    """True if requests need no lane."""
+    closed_s: float = 0.0
+    probe: bool = False
+    """True if one request decides whether the site opens."""
+    exclusive: bool = True
+    """True if a lane is busy until its request has ended."""
+    lanes: Sequence[tuple[LaneLease, Timetable]] = ()
+    now: float = 0.0
+    ask_s: float = FREE_S
+    """Seconds after which the task asks again."""
+
+
+Answers = Mapping[str, SiteAnswer] | None
+"""The answers to a call by host; ``None`` if the task does not execute any more."""
+
+
+class LeaseStore:
+    """The leases of all sites. Threads may not share it."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._entries: dict[str, tuple[float, str, SiteLimits]] = {}
+        self._clock = SteadyClock()
+        self._waiting: dict[str, WaitingTasks] = {}
+
+    def answer(self, calls: Sequence[LeaseCall]) -> list[Answers]:
+        """Return the answer to each call. One transaction answers all of them.
+
+        Raises ``StoreUnavailable``.
+        """
+        return self._db.inserting("row of a site", lambda conn: self._answer(conn, calls))
+
+    def _answer(self, conn: Connection, calls: Sequence[LeaseCall]) -> list[Answers]:
+        alive = _alive(conn, calls)
+        accepted = {call.holder: call for call in calls if call.holder in alive}
+        sites = self._sites(conn, {host for call in accepted.values() for host in call.reports})
+        asked: dict[str, dict[str, SiteReport]] = {}
+        for holder, call in accepted.items():
+            for host, report in call.reports.items():
+                reports = asked.setdefault(sites[host][0], {})
+                reports[holder] = reports[holder] + report if holder in reports else report
+        limits = dict(sites.values())
+        if len(self._waiting) > WAITING_MAX:
+            self._waiting.clear()
+        batch = _Batch(conn, self._clock, self._waiting, limits, asked, accepted)
+        answers = batch.answers()
+        return [
+            {host: answers[sites[host][0]][call.holder] for host in call.reports}
+            if call.holder in accepted
+            else None
+            for call in calls
+        ]
+
+    def _sites(self, conn: Connection, hosts: Collection[str]) -> dict[str, tuple[str, SiteLimits]]:
+        """Return the site and the limits of each host, which may be ``CACHE_S`` old."""
+        now = time.monotonic()
+        if len(self._entries) > CACHE_MAX:
+            self._entries.clear()
+        old = [host for host in hosts if self._entries.get(host, (0.0,))[0] < now - CACHE_S]
+        for host, (name, limits) in entries_for(conn, old).items():
+            self._entries[host] = now, name, limits
+        return {host: self._entries[host][1:] for host in hosts}
+
+
+def _alive(conn: Connection, calls: Sequence[LeaseCall]) -> set[str]:
+    """Return the names of the tasks that execute now."""
+    t = task_history.c
+    uids = {call.holder: call.uid for call in calls}
+    query = (
+        select(t.run_id, t.task_index, t.attempt, run_history.c.run_uid)
+        .join(run_history, run_history.c.run_id == t.run_id)
+        .where(t.status.in_(_ALIVE), t.superseded_by.is_(None))
+        .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
+    )
+    runs: dict[int, set[int]] = {}
+    for call in calls:
+        runs.setdefault(call.run_id, set()).add(call.index)
+    found: set[str] = set()
+    for chunk in chunks(sorted(runs), 50):
+        # The condition has no tuples, because SQLite would then read the whole table.
+        tasks = (and_(t.run_id == run_id, t.task_index.in_(runs[run_id])) for run_id in chunk)
+        for run_id, index, attempt, uid in conn.execute(query.where(or_(*tasks))):
+            holder = f"{run_id}.{index}.{attempt}"
+            if holder in uids and uids[holder] in (None, uid):
+                found.add(holder)
+    return found
+
+
+class _Batch:
+    """The work of one transaction: all sites about which tasks asked.
+
+    ``asked`` has the reports by site and by the name of the task.
+    """
+
+    def __init__(
+        self,
+        conn: Connection,
+        clock: SteadyClock,
+        waiting: dict[str, WaitingTasks],
+        limits: Mapping[str, SiteLimits],
+        asked: Mapping[str, Mapping[str, SiteReport]],
+        calls: Mapping[str, LeaseCall],
+    ) -> None:
+        self._conn = conn
+        self._clock = clock
+        self._waiting = waiting
+        self._steady = True
+        self._limits = limits
+        self._asked = asked
+        self._calls = calls
+        rows = rows_in(conn, select(site), site.c.site, asked)
+        self._rows: dict[str, Row] = {row["site"]: row for row in rows}
+        self._own = self._sites_of_runs()
+        self._leases: dict[str, list[LaneLease]] = {}
+        self._new_leases: dict[str, list[LaneLease]] = {}
+
+    def answers(self) -> dict[str, dict[str, SiteAnswer]]:
+        """Write all changes, and return the answers by site and by the name of the task."""
+        conn = self._conn
+        known = {name for name in self._asked if name in self._rows or self._is_own(name)}
+        now = db_now(conn)
+        shared = [name for name in self._asked if self._is_shared(name, now)]
+        locked = lock_sites(conn, shared) if shared else {}
+        now = db_now(conn)  # again, because the locks may have taken a while
+        self._steady = self._clock.is_steady(now, time.monotonic())
+        for row in rows_in(conn, select(site_lease), site_lease.c.site, shared):
+            lease = LaneLease(**{name: row[name] for name in _LEASE})
+            self._leases.setdefault(row["site"], []).append(lease)
+        counted = {
+            name: [report.statuses for report in self._asked[name].values()]
+            for name in known | locked.keys()
+        }
+        count_statuses(conn, counted, now)
+        answers = {
+            name: self._answer_shared(locked[name], now)
+            if name in locked
+            else self._answer_free(name, now)
+            for name in self._asked
+        }
+        self._write_leases()
+        return answers
+
+    def _sites_of_runs(self) -> set[tuple[str, int]]:
+        """Return the sites of the runs that report something, with the runs."""
+        runs = {
+            self._calls[holder].run_id
+            for reports in self._asked.values()
+            for holder, report in reports.items()
+            if report.statuses or report.block
+        }
+        query = select(run_site.c.site, run_site.c.run_id)
+        return {
+            (row["site"], row["run_id"])
+            for row in rows_in(self._conn, query, run_site.c.run_id, runs)
+        }
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether the site is one of a run that asks about it."""
+        return any((name, self._run_of(holder)) in self._own for holder in self._asked[name])
+
+    def _run_of(self, holder: str) -> int:
+        return self._calls[holder].run_id
+
+    def _is_shared(self, name: str, now: float) -> bool:
+        """Return whether the requests to this site depend on what other tasks do."""
+        row = self._rows.get(name, FRESH)
+        blocks = any(report.block for report in self._asked[name].values())
+        return bool(
+            self._limits[name].leased
+            or row["closures"]
+            or row["closed_until"] > now
+            or (blocks and self._is_own(name))
+        )
+
+    def _answer_free(self, name: str, now: float) -> dict[str, SiteAnswer]:
+        """Answer about a site without limits on requests that is not closed."""
+        closed_s = self._limits[name].opens_at(now) - now
+        for holder, report in self._asked[name].items():
+            if report.block is not None:
+                self._record_block(name, holder, report.block, now, 0.0)
+        ask_s = min(closed_s, CLOSED_S) if closed_s else FREE_S
+        answer = SiteAnswer(name, free=closed_s <= 0, closed_s=closed_s, ask_s=ask_s)
+        return dict.fromkeys(self._asked[name], answer)
+
+    def _answer_shared(self, row: Row, now: float) -> dict[str, SiteAnswer]:
+        name = row["site"]
+        limits = self._limits[name]
+        reports = self._asked[name]
+        leases = self._leases.get(name, [])
+        changes = self._state(row, leases, now)
+        state = SiteState(changes["closed_until"], changes["closures"])
+        closed_s = max(state.closed_s(now), limits.opens_at(now) - now)
+        probe = state.closures > 0
+        lanes = self._lanes(limits, closed=closed_s > 0, probe=probe)
+        requests = [
+            LeaseRequest(holder, report.wanted, report.kept) for holder, report in reports.items()
+        ]
+        waited_until = min(row["lane_wanted_until"], now + 2 * ASK_RANGE_S[1])
+        others_wait = waited_until > now
+        after, missing = assign_lanes(leases, requests, lanes, now, others_wait=others_wait)
+        pause = self._pause(name, after)
+        if missing and lanes:
+            changes["lane_wanted_until"] = max(waited_until, now + 1.5 * pause)
+        if any(row[column] != value for column, value in changes.items()):
+            self._conn.execute(update(site).where(site.c.site == name).values(**changes))
+        self._keep_leases(name, leases, after, now)
+        common = SiteAnswer(
+            name,
+            free=not (limits.leased or closed_s or probe),
+            closed_s=closed_s,
+            probe=probe and not closed_s,
+            exclusive=probe or limits.connections is not None,
+            now=now,
+        )
+        answers = {}
+        for holder, report in reports.items():
+            mine = [lease for lease in after if lease.holder == holder]
+            tables = [(lease, timetable_of(limits, lease.lane, now)) for lease in mine]
+            ask_s = FREE_S
+            if closed_s:
+                ask_s = min(closed_s, CLOSED_S)
+            elif mine:
+                ask_s = RENEW_S[0] if missing or others_wait else RENEW_S[1]
+            elif report.wanted:
+                ask_s = pause
+            answers[holder] = replace(common, lanes=tables, ask_s=ask_s)
+        return answers
+
+    def _pause(self, name: str, leases: Sequence[LaneLease]) -> float:
+        """Return the seconds after which tasks without a lane of this site ask again."""
+        now = time.monotonic()
+        waiting = self._waiting.setdefault(name, WaitingTasks())
+        served = {lease.holder for lease in leases}
+        for holder, report in self._asked[name].items():
+            waiting.set(holder, now, waits=report.wanted > 0 and holder not in served)
+        return waiting.ask_s(now)
+
+    def _lanes(self, limits: SiteLimits, *, closed: bool, probe: bool) -> int:
+        """Return the number of lanes that may be leased now."""
+        if closed or not self._steady:
+            return 0
+        if probe:
+            return 1
+        return lane_count(limits) if limits.leased else 0
+
+    def _state(self, row: Row, leases: Sequence[LaneLease], now: float) -> dict[str, Any]:
+        """Return the columns of a site after the reports of tasks.
+
+        Only a task that visits the site can close it, so that a task cannot close it for others.
+        """
+        name = row["site"]
+        state = SiteState(row["closed_until"], row["closures"])
+        changes: dict[str, Any] = {}
+        ends = {lease.holder: lease.until for lease in leases}
+        for holder, report in self._asked[name].items():
+            run_id = self._run_of(holder)
+            until = ends.get(holder, 0.0)
+            if report.block is None:
+                if report.passed and until > now:
+                    state = passed(state, now)
+                continue
+            closed_until = 0.0
+            if until > now - REPORT_S or (name, run_id) in self._own:
+                closures = state.closures
+                state = blocked(state, report.block, self._limits[name], now)
+                closed_until = state.closed_until
+                if state.closures > closures:
+                    status = report.block.status
+                    changes = {"closed_by_run": run_id, "closed_by": None, "closed_status": status}
+            self._record_block(name, holder, report.block, now, closed_until)
+        return {**changes, "closed_until": state.closed_until, "closures": state.closures}
+
+    def _record_block(
+        self, name: str, holder: str, block: Block, now: float, closed_until: float
+    ) -> None:
+        """Record a refused request. A run that repeats the same report adds no row for a minute."""
+        call = self._calls[holder]
+        last = select(site_block).where(site_block.c.site == name)
+        last = last.order_by(site_block.c.block_id.desc()).limit(1)
+        before = self._conn.execute(last).mappings().one_or_none()
+        if (
+            before is not None
+            and before["run_id"] == call.run_id
+            and before["at"] > now - REPORT_S
+            and closed_until - before["closed_until"] < 1.0
+        ):
+            return
+        self._conn.execute(
+            insert(site_block).values(
+                site=name,
+                at=now,
+                run_id=call.run_id,
+                task_index=call.index,
+                status=block.status,
+                retry_after_s=block.retry_after_s,
+                closed_until=closed_until,
+            )
+        )
+
+    def _keep_leases(
+        self, name: str, before: Sequence[LaneLease], after: Sequence[LaneLease], now: float
+    ) -> None:
+        """Note the leases of a site if they differ. One that has ended stays for ``REPORT_S``."""
+        if set(before) == set(after):
+            return
+        taken = {lease.lane for lease in after}
+        ended = [
+            lease
+            for lease in before
+            if now - REPORT_S < lease.until <= now and lease.lane not in taken
+        ]
+        self._new_leases[name] = [*after, *ended]
+
+    def _write_leases(self) -> None:
+        change_in(self._conn, delete(site_lease), site_lease.c.site, self._new_leases)
+        rows = [
+            (name, *(getattr(lease, column) for column in _LEASE))
+            for name, leases in self._new_leases.items()
+            for lease in leases
+        ]
+        insert_rows(self._conn, site_lease, ("site", *_LEASE), rows)

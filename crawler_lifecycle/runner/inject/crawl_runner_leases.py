@@ -1,0 +1,452 @@
+"""The limits of sites in one crawler process: it leases lanes from the gateway, and calls a
+function when a request may begin.
+
+It uses only the standard library, and no crawler framework. One thread asks the gateway. Requests
+begin in another thread, unless the caller has an event loop for that (``wake``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+logger = logging.getLogger(__name__)
+#: Spreads the calls of many tasks.
+_CHANCE = random.Random()  # noqa: S311
+
+#: Seconds by which a request may begin after its time (``domain/lanes.py``), including what is not
+#: known exactly about this time. The rest of the slack is for the way to the site.
+SLACK_S = 0.08
+#: The part of it that is always left.
+_LEAST_SLACK_S = 0.02
+#: Seconds between two reports of refused requests, and between two calls about hosts that the
+#: gateway does not know.
+RETRY_S = 0.7
+FREE_S = 60.0
+#: Seconds in which questions are collected into one call.
+COLLECT_S = 0.02
+#: Seconds before the end of a lease in which no request begins.
+MARGIN_S = 0.5
+#: Seconds after which an unused lane is returned.
+IDLE_S = 2.0
+#: The limits for one call: seconds, those of the last one, hosts, lanes and the size of the answer.
+CALL_S = 10.0
+LAST_CALL_S = 2.0
+HOSTS_MAX = 100
+WANTED_MAX = 64
+_ANSWER_MAX = 4 * 1024 * 1024
+#: Statuses of a gateway that knows no leases, or does not accept a host.
+_UNKNOWN = (404, 422)
+
+Begin = Callable[[Any], object]
+"""Called with the lane of a request that begins, or with ``None`` if it needs no lane."""
+
+
+class Lane:
+    """One lane of a site. Times are those of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.begins = 0.0
+        self.every = -1.0
+        self.until = 0.0
+        self.round_trip = float("inf")
+        self.used_at = time.monotonic()
+        self.busy = False
+        self.leaves = False
+
+    def update(self, answer: Any, sent: float, received: float) -> None:
+        """Take over what the gateway answered to a call.
+
+        The timetable is known as exactly as half of the call took, so the fastest call counts. The
+        lease counts from the time at which the call was sent, so that it never ends too late.
+        """
+        round_trip = received - sent
+        begins = (sent + received) / 2 + answer["first_s"]
+        every = answer["every_s"]
+        if every != self.every:
+            self.begins = begins
+            self.round_trip = round_trip
+        elif every:
+            shift = (begins - self.begins + every / 2) % every - every / 2
+            if round_trip < self.round_trip or abs(shift) > round_trip + self.round_trip:
+                self.begins += shift
+                self.round_trip = round_trip
+        self.every = every
+        self.until = sent + answer["until_s"]
+        self.leaves = self.leaves or answer["leaves"]
+
+    def begin_at(self, now: float) -> float | None:
+        """Return when the next request may begin; ``None`` if none may begin here any more."""
+        if self.busy or self.leaves:
+            return None
+        slack = max(_LEAST_SLACK_S, SLACK_S - self.round_trip / 2)
+        if self.every and now > self.begins + slack:
+            missed = (now - slack - self.begins) // self.every + 1
+            self.begins += missed * self.every
+        begins = max(now, self.begins)
+        return begins if begins < self.until - MARGIN_S else None
+
+
+class LeasedHost:
+    """The lanes of this process at one host, and the requests that wait for them."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self.waiting: deque[Begin] = deque()
+        self.free = False
+        self.exclusive = True
+        self.probe = False
+        self.alone = False
+        """True if the gateway refused a call about this host and others."""
+        self.block: dict[str, Any] | None = None
+        self.passed = False
+        self.statuses: Counter[str] = Counter()
+        self.ask_at = 0.0
+        self.not_before = 0.0
+        """The time before which a new request is no reason to ask."""
+        self.used_at = time.monotonic()
+
+    def ask_soon(self, now: float) -> None:
+        self.ask_at = min(self.ask_at, now + COLLECT_S)
+
+    def question(self, now: float) -> dict[str, Any]:
+        """Return what is asked, and forget the lanes that are returned by it."""
+        for number, lane in list(self.lanes.items()):
+            over = lane.leaves or lane.until <= now
+            idle = not self.waiting and now - lane.used_at > max(IDLE_S, 2 * lane.every)
+            if not lane.busy and (over or idle):
+                del self.lanes[number]
+        busy = len(self.waiting)
+        busy += sum(
+            lane.busy or not (self.exclusive or lane.leaves) for lane in self.lanes.values()
+        )
+        asked: dict[str, Any] = {"wanted": min(busy, WANTED_MAX), "kept": list(self.lanes)}
+        if self.block is not None:
+            asked["block"] = self.block
+        if self.passed:
+            asked["passed"] = True
+        if self.statuses:
+            asked["statuses"] = dict(self.statuses)
+        self.block = None
+        self.passed = False
+        self.statuses = Counter()
+        return asked
+
+    def ask_again(self, asked: dict[str, Any], at: float) -> None:
+        """Keep the reports of a call that failed for the next one."""
+        self.ask_at = self.not_before = at
+        self.block = self.block or asked.get("block")
+        self.passed = self.passed or asked.get("passed", False)
+        self.statuses.update(asked.get("statuses", {}))
+
+    def answered(self, answer: Any, sent: float, received: float) -> None:
+        """Take over what the gateway answered."""
+        self.free = answer["free"]
+        self.exclusive = answer["exclusive"]
+        self.probe = answer["probe"]
+        given = {lane["lane"]: lane for lane in answer["lanes"]}
+        for number, lane in given.items():
+            self.lanes.setdefault(number, Lane()).update(lane, sent, received)
+        for number in self.lanes.keys() - given.keys():
+            # The lane belongs to another task now. A request that is in progress there ends.
+            self.lanes[number].leaves = True
+        pause = answer["ask_s"] * _CHANCE.uniform(0.8, 1.0)
+        if answer["closed_s"] > 0:
+            pause += _CHANCE.uniform(0.3, 0.6)
+        self.ask_at = received + pause
+        usable = self.free or any(not lane.leaves for lane in self.lanes.values())
+        self.not_before = received if usable else self.ask_at
+        if any(lane.leaves and not lane.busy for lane in self.lanes.values()) or self.block:
+            self.ask_soon(received)
+
+
+class SiteLeases:
+    """The leases of this process. Threads may share it.
+
+    ``begin`` calls its function as soon as a request may begin, and ``end`` must be called when the
+    request has ended. With ``wake``, the caller begins requests itself: ``wake`` is called in any
+    thread when the caller must call ``begin_due``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        bans: Iterable[int] = (429,),
+        wake: Callable[[], object] | None = None,
+    ) -> None:
+        self._url = urlsplit(url)
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._bans = frozenset(bans)
+        self._sites: dict[str, LeasedHost] = {}
+        self._waiting: set[str] = set()
+        self._changed = threading.Condition()
+        self._next_ask = 0.0
+        self._closed = False
+        self._connection: http.client.HTTPConnection | None = None
+        self._called_at = 0.0
+        self._problem = ""
+        self._woken = threading.Event()
+        self._wake = wake or self._woken.set
+        threading.Thread(target=self._ask_loop, name="crawl-leases", daemon=True).start()
+        if wake is None:
+            threading.Thread(target=self._begin_loop, name="crawl-begins", daemon=True).start()
+
+    @classmethod
+    def from_environment(cls, **more: Any) -> SiteLeases | None:
+        """Return the leases of this task, or ``None`` if the installation has no leases."""
+        url = os.environ.get("CRAWL_LEASES_URL")
+        token = os.environ.get("CRAWL_LEASES_TOKEN")
+        return cls(url, token, **more) if url and token else None
+
+    def is_free(self, host: str) -> bool:
+        """Return true if a request to this host may begin now, without a lane and without
+        ``begin``.
+        """
+        site = self._sites.get(host)
+        if site is None or not site.free:
+            return False
+        site.used_at = time.monotonic()
+        return True
+
+    def is_exclusive(self, host: str) -> bool:
+        """Return true if the connections to this host are limited, so that a connection must not
+        outlive its request.
+        """
+        site = self._sites.get(host)
+        return site is not None and site.exclusive and not site.free
+
+    def begin(self, host: str, function: Begin) -> None:
+        """Call ``function`` with a lane as soon as a request to this host may begin."""
+        with self._changed:
+            now = time.monotonic()
+            site = self._sites.setdefault(host, LeasedHost())
+            site.used_at = now
+            site.waiting.append(function)
+            self._waiting.add(host)
+            if not site.free and all(lane.leaves for lane in site.lanes.values()):
+                self._ask_at(site, max(now + COLLECT_S, site.not_before))
+        self._wake()
+
+    def cancel(self, host: str, function: Begin) -> bool:
+        """Forget a request that waits. Return false if it does not wait any more."""
+        with self._changed:
+            site = self._sites.get(host)
+            if site is None or function not in site.waiting:
+                return False
+            site.waiting.remove(function)
+            return True
+
+    def end(
+        self,
+        host: str,
+        lane: int | None,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """Return the lane of a request that ended with this status, or without a response.
+
+        ``retry_after`` are the seconds of ``Retry-After``. A status of ``bans``, or 503 with
+        ``retry_after``, closes the site for all tasks.
+        """
+        with self._changed:
+            now = time.monotonic()
+            site = self._sites.setdefault(host, LeasedHost())
+            held = None if lane is None else site.lanes.get(lane)
+            if held is not None:
+                held.busy = False
+                held.leaves = held.leaves or site.probe
+            site.statuses["error" if status is None else str(status)] += 1
+            if status in self._bans or (status == 503 and retry_after is not None):
+                site.block = {"status": status, "retry_after_s": retry_after}
+                for other in site.lanes.values():
+                    other.leaves = True
+                self._ask_at(site, max(now, site.not_before) if site.free else now)
+                site.not_before = now + RETRY_S
+            elif status is not None:
+                site.passed = True
+            if held is not None and held.leaves:
+                self._ask_at(site, now + COLLECT_S)
+        if self._waiting:
+            self._wake()
+
+    def abandon(self, host: str, lane: int | None) -> None:
+        """Return the lane of a request that did not begin."""
+        with self._changed:
+            site = self._sites.get(host)
+            held = None if site is None or lane is None else site.lanes.get(lane)
+            if held is not None:
+                held.busy = False
+        self._wake()
+
+    def begin_due(self) -> float | None:
+        """Begin the requests whose time has come. Return the seconds until the next one; ``None``
+        if that depends on the gateway or on other requests.
+        """
+        ready: list[tuple[Begin, int | None]] = []
+        soonest: float | None = None
+        with self._changed:
+            now = time.monotonic()
+            for host in list(self._waiting):
+                site = self._sites[host]
+                begins = _begin_some(site, now, ready)
+                if begins is not None:
+                    soonest = begins if soonest is None else min(soonest, begins)
+                if not site.waiting:
+                    self._waiting.discard(host)
+        for function, lane in ready:
+            function(lane)
+        return None if soonest is None else max(0.0, soonest - now)
+
+    def close(self) -> None:
+        """Return all lanes, and send the last reports."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            asked = {}
+            for host, site in self._sites.items():
+                held = bool(site.lanes)
+                site.waiting.clear()
+                question = site.question(time.monotonic())
+                if held or len(question) > 2:
+                    asked[host] = {**question, "wanted": 0, "kept": []}
+        self._woken.set()
+        hosts = list(asked)[:HOSTS_MAX]
+        if hosts:
+            with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                self._call(self._connect(LAST_CALL_S), {host: asked[host] for host in hosts})
+
+    def _ask_at(self, site: LeasedHost, at: float) -> None:
+        site.ask_at = min(site.ask_at, at)
+        if site.ask_at < self._next_ask:
+            self._changed.notify_all()
+
+    # --- the gateway ------------------------------------------------------------------------------
+
+    def _ask_loop(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                now = time.monotonic()
+                asked = self._due(now)
+                if not asked:
+                    soonest = min((site.ask_at for site in self._sites.values()), default=now + 60)
+                    self._next_ask = soonest
+                    self._changed.wait(min(max(soonest - now, 0.005), 60.0))
+                    self._next_ask = 0.0
+                    continue
+            self._ask(asked)
+            if not self._closed:
+                self._wake()
+
+    def _due(self, now: float) -> dict[str, dict[str, Any]]:
+        """Return the questions that are due, by host, and forget hosts without any use."""
+        asked: dict[str, dict[str, Any]] = {}
+        for host, site in list(self._sites.items()):
+            if site.ask_at > now or len(asked) >= HOSTS_MAX:
+                continue
+            if site.alone and asked:
+                continue
+            unused = not (site.waiting or site.lanes or site.statuses or site.block)
+            if unused and now - site.used_at > FREE_S:
+                del self._sites[host]
+                continue
+            asked[host] = site.question(now)
+            if site.alone:
+                break
+        return asked
+
+    def _ask(self, asked: dict[str, dict[str, Any]]) -> None:
+        sent = time.monotonic()
+        status = 0
+        answers: Any = {}
+        try:
+            if self._connection is None or sent - self._called_at > 4.0:
+                self._connection = self._connect(CALL_S)
+            status, answers = self._call(self._connection, asked)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            self._connection = None
+            self._warn(f"{type(error).__name__}: {error}")
+        else:
+            self._warn("" if status == 200 else f"it answers with status {status}")
+        received = self._called_at = time.monotonic()
+        with self._changed:
+            for host, question in asked.items():
+                site = self._sites[host]
+                if status == 200 and host in answers:
+                    site.answered(answers[host], sent, received)
+                elif status in _UNKNOWN and len(asked) == 1:
+                    site.free = True
+                    site.ask_at = received + FREE_S
+                else:
+                    site.alone = site.alone or status in _UNKNOWN
+                    pause = 0.0 if status in _UNKNOWN else _CHANCE.uniform(0.5, 1.5)
+                    site.ask_again(question, received + pause)
+
+    def _warn(self, problem: str) -> None:
+        """Log a problem once, until a call succeeds."""
+        if problem and not self._problem:
+            logger.warning(
+                "No leases from the gateway at %s (%s); requests to sites with limits wait",
+                self._url.netloc,
+                problem,
+            )
+        self._problem = problem
+
+    def _connect(self, seconds: float) -> http.client.HTTPConnection:
+        secure = self._url.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        return kind(self._url.hostname or "", self._url.port, timeout=seconds)
+
+    def _call(
+        self, connection: http.client.HTTPConnection, asked: dict[str, dict[str, Any]]
+    ) -> tuple[int, Any]:
+        """Return the status and the answers by host."""
+        body = json.dumps({"sites": asked}).encode()
+        connection.request("POST", self._url.path, body, self._headers)
+        response = connection.getresponse()
+        answer = response.read(_ANSWER_MAX)
+        if response.status != 200:
+            return response.status, {}
+        return 200, json.loads(answer)["sites"]
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _begin_loop(self) -> None:
+        while not self._closed:
+            self._woken.clear()
+            self._woken.wait(self.begin_due())
+
+
+def _begin_some(
+    site: LeasedHost, now: float, ready: list[tuple[Begin, int | None]]
+) -> float | None:
+    """Add the requests that begin now to ``ready``. Return the time of the next one, if known."""
+    while site.free and site.waiting:
+        ready.append((site.waiting.popleft(), None))
+    soonest: float | None = None
+    for number, lane in site.lanes.items():
+        while site.waiting:
+            begins = lane.begin_at(now)
+            if begins is None:
+                break
+            if begins > now:
+                soonest = begins if soonest is None else min(soonest, begins)
+                break
+            lane.begins += lane.every
+            lane.busy = site.exclusive
+            lane.used_at = now
+            ready.append((site.waiting.popleft(), number))
+    return soonest

@@ -1,0 +1,252 @@
+"""Scrapy extension that keeps the limits of sites, which all runs share.
+
+A request waits where it leaves Scrapy, behind delays, AutoThrottle and all middleware, so that it
+begins at the time that its lease allows. Redirects, retries and robots.txt pass here, too. When the
+crawl ends, requests that still wait are given back to Scrapy's scheduler, so that a resume sends
+them.
+
+The setting ``SITES_BAN_STATUSES`` lists the statuses that close a site for all runs, by default
+429. A 503 with ``Retry-After`` always does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+import threading
+import time
+import weakref
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from crawl_runner_leases import SiteLeases  # type: ignore[import-not-found]
+from scrapy import signals
+from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.httpobj import urlparse_cached
+from twisted.internet.defer import Deferred
+
+#: Seconds by which a busy or frozen process may send a request late.
+_LATE_S = 0.04
+#: Seconds between two checks whether the crawl is ending, while requests wait.
+_CHECK_S = 0.5
+#: The longest ``Retry-After`` in seconds.
+_RETRY_MAX = 86_400.0
+#: Scrapy's own handlers, which close a connection after its request if a header says so. Browsers
+#: do not accept this header.
+_OWN_HANDLERS = re.compile(r"scrapy\.core\.downloader\.handlers\.(?!http2)")
+
+
+class LeasedRequests:
+    """Delays each request until its site allows it, and reports what the site answers."""
+
+    def __init__(self, crawler: Any) -> None:
+        bans = crawler.settings.getlist("SITES_BAN_STATUSES", [429])
+        leases = SiteLeases.from_environment(bans=_statuses(bans), wake=self._wake)
+        if leases is None:
+            raise NotConfigured
+        self._leases = leases
+        self._crawler = crawler
+        self._waiting: set[_Wait] = set()
+        self._from_scheduler: Any = weakref.WeakSet()
+        """Requests that a resumed crawl would send, because they came from the job folder."""
+        self._thread = threading.get_ident()
+        self._timer: Any = None
+        self._due = 0.0
+        crawler.signals.connect(self._opened, signal=signals.spider_opened)
+        crawler.signals.connect(leases.close, signal=signals.engine_stopped)
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> LeasedRequests:
+        return cls(crawler)
+
+    def _opened(self) -> None:
+        if "twisted.internet.reactor" in sys.modules:
+            from twisted.internet import reactor
+
+            self._later: Any = reactor.callLater
+            self._from_thread: Any = reactor.callFromThread
+        else:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later
+            self._from_thread = loop.call_soon_threadsafe
+        self._wrap_handlers(self._crawler.engine.downloader.handlers)
+        if self._crawler.settings.get("JOBDIR"):
+            scheduler = self._slot().scheduler
+            scheduler.next_request = functools.partial(self._next, scheduler.next_request)
+
+    def _slot(self) -> Any:
+        engine = self._crawler.engine
+        # Older versions of Scrapy call this ``slot``.
+        return getattr(engine, "_slot", None) or getattr(engine, "slot", None)
+
+    def _wrap_handlers(self, handlers: Any) -> None:
+        known = self._crawler.settings.getwithbase("DOWNLOAD_HANDLERS")
+        own = {scheme for scheme, kind in known.items() if _OWN_HANDLERS.match(str(kind))}
+        self._closes_connections = own & {"http", "https"}
+        if hasattr(handlers, "download_request_async"):
+            original = handlers.download_request_async
+            handlers.download_request_async = functools.partial(self._download, original)
+        else:
+            original = handlers.download_request
+            handlers.download_request = functools.partial(self._download_deferred, original)
+
+    def _download_deferred(self, original: Any, request: Any, *spider: Any) -> Any:
+        async def download(request: Any) -> Any:
+            return await maybe_deferred_to_future(original(request, *spider))
+
+        return deferred_from_coro(self._download(download, request))
+
+    async def _download(self, original: Any, request: Any) -> Any:
+        parts = urlparse_cached(request)
+        host = parts.hostname
+        if parts.scheme not in ("http", "https") or not host:
+            return await original(request)
+        lane = None if self._leases.is_free(host) else await self._begun(host, request)
+        if (
+            lane is not None
+            and parts.scheme in self._closes_connections
+            and self._leases.is_exclusive(host)
+        ):
+            request.headers["Connection"] = "close"
+        status = None
+        retry_after = None
+        try:
+            response = await original(request)
+            status = response.status
+            if "Retry-After" in response.headers:
+                retry_after = seconds_of(
+                    response.headers.get("Retry-After"), response.headers.get("Date")
+                )
+            return response
+        finally:
+            self._leases.end(host, lane, status, retry_after)
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def _begun(self, host: str, request: Any) -> int | None:
+        """Wait until the request may begin, and return its lane.
+
+        Raises ``IgnoreRequest`` if the crawl ends first.
+        """
+        while True:
+            wait = _Wait(host)
+            self._waiting.add(wait)
+            self._leases.begin(host, wait.begin)
+            try:
+                if not wait.began_at:
+                    await maybe_deferred_to_future(wait.deferred)
+                # The process may have been frozen, or busy for a long time.
+                if wait.lane is None or time.monotonic() - wait.began_at < _LATE_S:
+                    return wait.lane
+                self._leases.abandon(host, wait.lane)
+            except IgnoreRequest:
+                self._give_back(request)
+                raise
+            except BaseException:  # Scrapy cancelled the request
+                if not self._leases.cancel(host, wait.begin):
+                    self._leases.abandon(host, wait.lane)
+                raise
+            finally:
+                self._waiting.discard(wait)
+
+    def _wake(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._begin_due()
+        else:
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                self._from_thread(self._begin_due)
+
+    def _begin_due(self, *, timed: bool = False) -> None:
+        """Begin the requests whose time has come, and set a timer for the next one."""
+        if timed:
+            self._timer = None
+        delay = self._leases.begin_due()
+        if not self._waiting:
+            return
+        slot = self._slot()
+        if slot is None or slot.closing:
+            self._end_waiting()
+            return
+        delay = _CHECK_S if delay is None else min(delay, _CHECK_S)
+        due = time.monotonic() + delay
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._later(delay, functools.partial(self._begin_due, timed=True))
+
+    # --- the end of the crawl ---------------------------------------------------------------------
+
+    def _end_waiting(self) -> None:
+        """End the waiting of all requests, because Scrapy ends a crawl when none is in progress."""
+        for wait in list(self._waiting):
+            if self._leases.cancel(wait.host, wait.begin):
+                wait.deferred.errback(IgnoreRequest(f"The crawl ended before {wait.host} was free"))
+
+    def _next(self, original: Any) -> Any:
+        request = original()
+        if request is not None:
+            self._from_scheduler.add(request)
+        return request
+
+    def _give_back(self, request: Any) -> None:
+        """Give a request that did not begin back to the scheduler, for a resumed crawl."""
+        if request in self._from_scheduler:
+            self._slot().scheduler.enqueue_request(request.replace(dont_filter=True))
+            request.errback = None  # it did not fail
+
+
+class _Wait:
+    """The waiting of one request."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.deferred: Any = Deferred()
+        self.lane: int | None = None
+        self.began_at = 0.0
+
+    def begin(self, lane: int | None) -> None:
+        self.lane = lane
+        self.began_at = time.monotonic()
+        self.deferred.callback(None)
+
+
+def _statuses(given: Any) -> list[int]:
+    try:
+        return [int(status) for status in given]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"SITES_BAN_STATUSES: {given!r} is not valid; give status codes such as [403, 429]"
+        ) from None
+
+
+def seconds_of(value: bytes | None, date: bytes | None = None) -> float | None:
+    """Return the seconds of a header ``Retry-After``, from 0 to one day; ``None`` if it is not
+    valid.
+
+    It contains a number or a date. A date counts from the header ``Date`` of the same response, so
+    that a wrong clock does not matter.
+    """
+    text = (value or b"").decode("latin-1").strip()
+    if re.fullmatch(r"[0-9]{1,20}(\.[0-9]{0,9})?", text):
+        return min(float(text), _RETRY_MAX)
+    until = _time_of(text)
+    if until is None:
+        return None
+    now = _time_of((date or b"").decode("latin-1")) or datetime.now(timezone.utc)  # noqa: UP017
+    return min(max(0.0, (until - now).total_seconds()), _RETRY_MAX)
+
+
+def _time_of(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except (TypeError, ValueError, OverflowError, IndexError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)  # noqa: UP017

@@ -1,0 +1,247 @@
+"""Lanes of sites: random tasks ask, die, freeze and come back, and the limits hold."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import crawler_lifecycle.runner
+from crawler_lifecycle.features.sites.domain.closing import Block, SiteState, blocked, passed
+from crawler_lifecycle.features.sites.domain.lanes import (
+    LEASE_S,
+    RENEW_S,
+    SLACK_S,
+    LaneLease,
+    LeaseRequest,
+    SteadyClock,
+    WaitingTasks,
+    assign_lanes,
+    lane_count,
+    timetable_of,
+)
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
+
+sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
+from crawl_runner_leases import _CHANCE, LeasedHost, _begin_some  # type: ignore[import-not-found]
+
+STEP_S = 0.01
+
+
+@dataclass
+class Task:
+    """A crawl that always has more requests, with the crawler's own side of leases."""
+
+    name: str
+    site: Any = field(default_factory=LeasedHost)
+    concurrency: int = 8
+    in_progress: list[tuple[float, int]] = field(default_factory=list)
+    frozen_until: float = 0.0
+    answers_at: float | None = None
+    call: tuple[float, dict[str, Any]] = (0.0, {})
+    answer: dict[str, Any] | None = None
+
+
+class World:
+    """A gateway, a site and tasks in simulated time."""
+
+    def __init__(self, limits: SiteLimits, tasks: int, latency_s: float, seed: int) -> None:
+        self.limits = limits
+        self.latency_s = latency_s
+        self.random = random.Random(seed)
+        _CHANCE.seed(seed)
+        self.tasks = [Task(f"{number}.0.1") for number in range(tasks)]
+        self.leases: list[LaneLease] = []
+        self.wanted_until = 0.0
+        self.waiting = WaitingTasks()
+        self.now = 1000.0
+        self.clock_ahead = 0.0
+        self.clock = SteadyClock()
+        self.away_until = 0.0
+        self.begun: list[float] = []
+        self.served: list[float] = []
+        self.most = 0
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += STEP_S
+            self.served = [end for end in self.served if end > self.now]
+            for task in self.tasks:
+                if task.frozen_until <= self.now:
+                    self._turn(task)
+
+    def _turn(self, task: Task) -> None:
+        for end, lane in [one for one in task.in_progress if one[0] <= self.now]:
+            task.in_progress.remove((end, lane))
+            held = task.site.lanes.get(lane)
+            if held is not None:
+                held.busy = False
+                if held.leaves:
+                    task.site.ask_soon(self.now)
+        if task.answers_at is not None and task.answers_at <= self.now:
+            sent, asked = task.call
+            if task.answer is None:
+                task.site.ask_again(asked, self.now + 1)
+            else:
+                task.site.answered(task.answer, sent, self.now)
+            task.answers_at = None
+        if task.answers_at is None and task.site.ask_at <= self.now:
+            self._ask(task)
+        while len(task.site.waiting) + len(task.in_progress) < task.concurrency:
+            task.site.waiting.append(lambda lane: None)
+        ready: list[Any] = []
+        _begin_some(task.site, self.now, ready)
+        for _, lane in ready:
+            self.begun.append(self.now)
+            # A lease ends half a second after the last request that may begin.
+            end = self.now + min(0.45, self.random.expovariate(1 / self.latency_s))
+            task.in_progress.append((end, lane))
+            self.served.append(end)
+            self.most = max(self.most, len(self.served))
+
+    def _ask(self, task: Task) -> None:
+        asked = task.site.question(self.now)
+        task.call = self.now, asked
+        task.answers_at = self.now + self.random.uniform(0.0, 0.03)
+        task.answer = None
+        if self.now < self.away_until:
+            return
+        now = self.now + self.clock_ahead
+        steady = self.clock.is_steady(now, self.now)
+        request = LeaseRequest(task.name, asked["wanted"], asked["kept"])
+        lanes = lane_count(self.limits) if steady else 0
+        others_wait = self.now < self.wanted_until
+        self.leases, missing = assign_lanes(
+            self.leases, [request], lanes, now, others_wait=others_wait
+        )
+        mine = [lease for lease in self.leases if lease.holder == task.name]
+        self.waiting.set(task.name, self.now, waits=not mine)
+        pause = self.waiting.ask_s(self.now)
+        if missing:
+            self.wanted_until = max(self.wanted_until, self.now + 1.5 * pause)
+        tables = [timetable_of(self.limits, lease.lane, now) for lease in mine]
+        task.answer = {
+            "free": False,
+            "exclusive": self.limits.connections is not None,
+            "probe": False,
+            "closed_s": 0.0,
+            "ask_s": RENEW_S[not (missing or others_wait)] if mine else pause,
+            "lanes": [
+                {
+                    "lane": lease.lane,
+                    "first_s": table.first_s,
+                    "every_s": table.every_s,
+                    "until_s": lease.until - now,
+                    "leaves": lease.leaves,
+                }
+                for lease, table in zip(mine, tables, strict=True)
+            ],
+        }
+
+    def check(self) -> None:
+        """The limits held."""
+        if self.limits.connections is not None:
+            assert self.most <= self.limits.connections
+        rate = self.limits.requests_per_s
+        if rate is None:
+            return
+        first = 0
+        allowed = math.ceil(rate * (1 + SLACK_S))
+        for number, begun in enumerate(self.begun):
+            while self.begun[first] <= begun - 1:
+                first += 1
+            assert number - first + 1 <= allowed
+
+
+RATES = st.none() | st.integers(1, 30)
+CONNECTIONS = st.none() | st.integers(1, 6)
+
+
+@settings(max_examples=30)
+@given(RATES, CONNECTIONS, st.integers(1, 5), st.floats(0.02, 0.4), st.integers(0, 10_000))
+def test_limits_hold_whatever_happens_to_tasks_and_the_gateway(
+    rate: int | None, connections: int | None, tasks: int, latency_s: float, seed: int
+) -> None:
+    world = World(
+        SiteLimits(None, rate, connections or (5 if rate is None else None)), tasks, latency_s, seed
+    )
+    for number in range(6):
+        world.run(world.random.uniform(0.2, 3))
+        victim = world.random.choice(world.tasks)
+        match world.random.randrange(5):
+            case 0:
+                victim.frozen_until = world.now + world.random.uniform(1, 2 * LEASE_S)
+            case 1:
+                world.tasks.remove(victim)
+                world.tasks.append(Task(f"{number}.1.1"))
+            case 2:
+                world.away_until = world.now + world.random.uniform(1, 2 * LEASE_S)
+            case 3:
+                world.clock_ahead += world.random.choice((-600.0, 600.0, 3.0))
+            case 4:
+                victim.concurrency = world.random.choice((1, 8, 30))
+    world.run(2.0)
+    world.check()
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 12])
+@pytest.mark.parametrize(("rate", "connections"), [(10, 4), (20, None), (0.5, 2)])
+def test_the_limit_is_used_and_divided_while_tasks_come_and_go(
+    rate: float, connections: int | None, tasks: int
+) -> None:
+    world = World(SiteLimits(None, rate, connections), tasks, 0.05, 1)
+    for task in world.tasks:
+        task.site.ask_at = world.now + world.random.uniform(0, 0.5)
+    world.run(5.0)
+    begun = len(world.begun)
+    rounds = 12
+    for number in range(rounds):
+        if tasks > 1 and number % 3 == 2:
+            leaver = world.tasks.pop(0)
+            world.leases = [lease for lease in world.leases if lease.holder != leaver.name]
+            world.tasks.append(Task(f"{number}.9.1"))
+        world.run(5.0)
+    world.check()
+    assert (len(world.begun) - begun) / (5 * rounds * rate) >= 0.9
+
+
+def test_tasks_that_wait_get_their_turn() -> None:
+    world = World(SiteLimits(None, 10.0, 1), 4, 0.05, 1)
+    turns = set()
+    for _ in range(1000):
+        world.run(0.1)
+        turns |= {lease.holder for lease in world.leases}
+    assert turns == {task.name for task in world.tasks}
+
+
+def test_a_task_that_never_returns_a_lane_loses_it_when_others_wait() -> None:
+    limits = SiteLimits(connections=1)
+    greedy = LeaseRequest("1.0.1", 1, [0])
+    poor = LeaseRequest("2.0.1", 1)
+    leases, _ = assign_lanes([], [greedy], lane_count(limits), 0.0)
+    for now in range(1, 400):
+        leases, _waits = assign_lanes(leases, [poor, greedy], 1, float(now), others_wait=now > 1)
+        if leases[0].holder == poor.holder:
+            break
+    assert now < 200
+
+
+def test_a_site_rests_longer_each_time_and_never_shorter() -> None:
+    limits = SiteLimits(rest_s=60)
+    state = blocked(SiteState(), Block(429), limits, 0.0)
+    assert (state.closed_until, state.closures) == (60.0, 1)
+    assert blocked(state, Block(429), limits, 1.0) == state, "it was in progress"
+    assert blocked(state, Block(429, 5.0), limits, 1.0) == state
+    assert blocked(state, Block(429, 100.0), limits, 1.0) == SiteState(101.0, 1)
+    assert passed(state, 1.0) == state
+    again = blocked(state, Block(503), limits, 60.0)
+    assert (again.closed_until, again.closures) == (180.0, 2)
+    assert passed(again, 180.0) == SiteState()

@@ -1,0 +1,79 @@
+"""Real Scrapy crawls of one site, whose own journal is the judge of its limits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from tests.gateway.gateway_harness import Harness
+from tests.gateway.gateway_process import environment, gateway
+from tests.runner.runner_fixture import wait_until
+
+from .lease_story import KEY, Crawl, JournalSite, leases_of, limit, start_run, write_project
+
+pytestmark = pytest.mark.processes
+
+CRAWLS = 4
+
+
+@pytest.fixture
+def crawls(tmp_path: Path) -> Iterator[list[Crawl]]:
+    project = write_project(tmp_path / "project")
+    made = [Crawl(tmp_path / f"crawl-{number}", project) for number in range(CRAWLS)]
+    yield made
+    for crawl in made:
+        crawl.fixture.close()
+
+
+def test_four_crawls_of_a_site_keep_its_limits(
+    harness: Harness, tmp_path: Path, crawls: list[Crawl]
+) -> None:
+    """They share 20 requests a second and 3 connections; one of them is frozen for a while. What
+    the site tells one of them, all have heard; a stop ends a crawl that waits.
+    """
+    limit(harness, SiteLimits(requests_per_s=20, connections=3, rest_s=60))
+    database = str(harness.store.database.engine.url)
+    more = {"LIFECYCLE_DATABASE__URL": database, "LIFECYCLE_GATEWAY__TASK_KEY": KEY.decode()}
+    site = JournalSite()
+    with site.serving(), gateway(environment(tmp_path, **more), tmp_path) as service:
+        for number, crawl in enumerate(crawls):
+            variables = leases_of(harness, start_run(harness), service.url)
+            crawl.start({"port": str(site.port), "first": str(number)}, **variables)
+        wait_until(lambda: len({path.partition("-")[0] for path in site.paths}) == CRAWLS, 60)
+
+        begun = time.monotonic()
+        time.sleep(1.0)
+        frozen = crawls[0].process.pid
+        os.killpg(frozen, signal.SIGSTOP)
+        time.sleep(6.5)
+        os.killpg(frozen, signal.SIGCONT)
+        time.sleep(1.0)
+        used = len(site.between(begun, time.monotonic())) / (20 * (time.monotonic() - begun))
+
+        refused_at = site.refuse(3)
+        wait_until(lambda: len(site.between(refused_at + 3, time.monotonic())) > 20, 30)
+        after = [arrival - refused_at for arrival in site.arrivals if arrival > refused_at]
+
+        site.refuse(1000)
+        refused_at = time.monotonic()
+        time.sleep(1.0)
+        for crawl in crawls:
+            crawl.process.send_signal(signal.SIGTERM)
+        for crawl in crawls:
+            crawl.fixture.finish(crawl.process, 30)
+            assert crawl.fixture.summary()["finish_reason"] == "shutdown", crawl.fixture.output
+        stopped_s = time.monotonic() - refused_at
+    print(f"used {used:.2f}, most {site.most_in_a_second()}, open {site.most_open}, {after[:9]}")
+    # Other processes may delay a request on its way to the site. ``test_lanes.py`` is exact.
+    assert site.most_in_a_second() <= 24
+    assert site.most_open <= 3
+    assert used > 0.7
+    assert len([late for late in after if late < 3]) <= 3, "what was in progress"
+    assert after[4] < 10
+    assert stopped_s < 8

@@ -1,0 +1,216 @@
+"""The leases of tasks at the gateway: who gets lanes, and when a site is closed for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import insert, select, update
+
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.store import leases as leases_module
+from crawler_lifecycle.features.sites.store.entries import FRESH
+from crawler_lifecycle.features.sites.store.tables import run_site, site, site_block, site_minute
+from crawler_lifecycle.gateway.access.operations import Entrance
+from crawler_lifecycle.store.runs.tables import task_history
+from crawler_lifecycle.task_tokens import Purpose, TaskClaim, sign, sign_task
+from tests.gateway.gateway_harness import Harness
+
+KEY = b"k" * 32
+SHOP = "shop.example"
+
+
+@pytest.fixture
+def client(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    monkeypatch.setattr(leases_module, "CACHE_S", 0.0)
+    with harness.client(harness.new_app(entrance=Entrance(task_key=KEY))) as client:
+        yield client
+
+
+class Tasks:
+    """Tasks of runs that execute, and the limits of sites."""
+
+    def __init__(self, harness: Harness, client: TestClient) -> None:
+        self.harness = harness
+        self.client = client
+
+    def start(self) -> int:
+        run_id = int(self.client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
+        self.harness.claim(run_id)
+        self.harness.deploy(run_id)
+        return run_id
+
+    def limit(self, name: str, **limits: Any) -> None:
+        values = {"limits": SiteLimits(**limits).to_json(), "origin": "people"}
+        with self.harness.store.database.writing() as conn:
+            conn.execute(insert(site).values(site=name, **FRESH, **values))
+
+    def change(self, **values: Any) -> None:
+        with self.harness.store.database.writing() as conn:
+            conn.execute(update(site).where(site.c.site == SHOP).values(**values))
+
+    def rows(self, table: Any) -> list[dict[str, Any]]:
+        with self.harness.store.database.reading() as conn:
+            return [dict(row) for row in conn.execute(select(table)).mappings()]
+
+    def post(self, run_id: int, sites: dict[str, Any], token: str | None = None) -> Any:
+        if token is None:
+            claim = TaskClaim(Purpose.LEASES, self.harness.ref(run_id), 0, 1)
+            token = sign_task(KEY, claim)
+        path = f"/v1/runs/{run_id}/tasks/0/attempts/1/leases"
+        headers = {"Authorization": f"Bearer {token}"}
+        return self.client.post(path, headers=headers, json={"sites": sites})
+
+    def ask(self, run_id: int, host: str = SHOP, wanted: int = 1, **more: Any) -> Any:
+        answer = self.post(run_id, {host: {"wanted": wanted, **more}})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["sites"][host]
+
+
+@pytest.fixture
+def tasks(harness: Harness, client: TestClient) -> Tasks:
+    return Tasks(harness, client)
+
+
+def test_tasks_of_all_runs_share_the_lanes_of_a_site(tasks: Tasks) -> None:
+    tasks.limit(SHOP, requests_per_s=10, connections=4)
+    first = tasks.start()
+    second = tasks.start()
+    mine = tasks.ask(first, "WWW.Shop.example", wanted=3)
+    assert mine["site"] == SHOP
+    assert mine["exclusive"]
+    assert not mine["free"]
+    assert {lane["every_s"] for lane in mine["lanes"]} == {0.4}
+    assert all(0 < lane["until_s"] <= 6 for lane in mine["lanes"])
+    others = tasks.ask(second, "de.shop.example", wanted=3)
+    numbers = [lane["lane"] for lane in [*mine["lanes"], *others["lanes"]]]
+    assert sorted(numbers) == [0, 1, 2, 3]
+    assert tasks.ask(first, wanted=0)["lanes"] == []
+    assert len(tasks.ask(second, wanted=4, kept=numbers[3:])["lanes"]) == 4
+
+
+def test_a_host_without_limits_is_free(tasks: Tasks) -> None:
+    run_id = tasks.start()
+    answer = tasks.ask(run_id, "[2001:DB8::1]", statuses={"200": 5})
+    assert answer["free"]
+    assert not answer["lanes"]
+    assert tasks.rows(site) == tasks.rows(site_minute) == []
+
+
+@pytest.mark.parametrize("limits", [{"requests_per_s": 10.0}, {}])
+def test_a_refused_request_closes_the_site_for_all_and_a_probe_opens_it(
+    tasks: Tasks, limits: dict[str, Any]
+) -> None:
+    tasks.limit(SHOP, **limits)
+    first = tasks.start()
+    second = tasks.start()
+    with tasks.harness.store.database.writing() as conn:
+        conn.execute(insert(run_site).values(run_id=first, host=SHOP, site=SHOP))
+    block = {"status": 429, "retry_after_s": 20.0}
+    for run_id, more in ((first, {"block": block}), (second, {"wanted": 4})):
+        answer = tasks.ask(run_id, **more)
+        assert 19 < answer["closed_s"] <= 20
+        assert not answer["free"]
+        assert not answer["lanes"]
+    [row] = tasks.rows(site)
+    assert (row["closed_by_run"], row["closed_status"], row["closures"]) == (first, 429, 1)
+    tasks.change(closed_until=1.0)
+    probe = tasks.ask(second, wanted=4)
+    assert probe["probe"]
+    assert probe["exclusive"]
+    assert [one["lane"] for one in probe["lanes"]] == [0]
+    assert tasks.ask(first, passed=True)["lanes"] == [], "only the task that probes opens the site"
+    opened = tasks.ask(second, wanted=4, passed=True)
+    assert not opened["probe"]
+    assert not opened["closed_s"]
+    assert tasks.ask(first)["free"] == (not limits)
+    [recorded] = tasks.rows(site_block)
+    assert (recorded["run_id"], recorded["retry_after_s"]) == (first, 20.0)
+
+
+def test_a_task_cannot_close_a_site_that_it_does_not_visit(tasks: Tasks) -> None:
+    run_id = tasks.start()
+    for _ in range(3):
+        answer = tasks.ask(run_id, block={"status": 429, "retry_after_s": 1e9})
+        assert answer["free"]
+        assert not answer["closed_s"]
+    [recorded] = tasks.rows(site_block)
+    assert (recorded["site"], recorded["run_id"], recorded["closed_until"]) == (SHOP, run_id, 0)
+    tasks.limit(SHOP, connections=1)
+    assert tasks.ask(tasks.start())["lanes"]
+    assert tasks.ask(run_id, block={"status": 429})["closed_s"] == 0
+
+
+def test_a_site_is_closed_for_a_day_at_most(tasks: Tasks) -> None:
+    tasks.limit(SHOP, connections=1)
+    run_id = tasks.start()
+    tasks.ask(run_id)
+    answer = tasks.ask(run_id, block={"status": 503, "retry_after_s": 1e300})
+    assert answer["closed_s"] == pytest.approx(86_400, abs=1)
+    for wrong in (-1.0, "soon", True):
+        told = tasks.post(
+            run_id, {SHOP: {"wanted": 0, "block": {"status": 429, "retry_after_s": wrong}}}
+        )
+        assert told.status_code == 422, wrong
+
+
+def test_responses_are_counted_by_minute_where_a_site_is_known(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases_module, "db_now", lambda conn: 600.0)
+    tasks.limit(SHOP, connections=2)
+    for statuses in ({"200": 5, "error": 1}, {"200": 2, "404": 1}):
+        tasks.ask(tasks.start(), statuses=statuses)
+    [row] = tasks.rows(site_minute)
+    assert (row["site"], row["minute"], row["requests"]) == (SHOP, 10, 9)
+    assert row["statuses"] == {"200": 7, "404": 1, "error": 1}
+
+
+def test_only_a_task_that_executes_gets_leases(tasks: Tasks) -> None:
+    run_id = tasks.start()
+    other = tasks.start()
+    ref = tasks.harness.ref(run_id)
+    for token in (
+        sign(KEY, ref),
+        sign_task(KEY, TaskClaim(Purpose.FILES, ref, 0, 1)),
+        sign_task(KEY, TaskClaim(Purpose.LEASES, ref, 0, 2)),
+        sign_task(KEY, TaskClaim(Purpose.LEASES, tasks.harness.ref(other), 0, 1)),
+    ):
+        assert tasks.post(run_id, {}, token).status_code == 403
+    assert tasks.post(run_id, {}).status_code == 200
+    with tasks.harness.store.database.writing() as conn:
+        of_run = task_history.c.run_id == run_id
+        ended = {"status": "SUCCEEDED", "ended_at": datetime.now(UTC)}
+        conn.execute(update(task_history).where(of_run).values(**ended))
+    ended = tasks.post(run_id, {SHOP: {"wanted": 1}})
+    assert (ended.status_code, ended.json()["code"]) == (409, "not_in_this_state")
+
+
+@pytest.mark.parametrize(
+    ("sites", "named"),
+    [
+        ({"no host/": {"wanted": 1}}, "sites: 'no host/'"),
+        ({SHOP: {"wanted": 65}}, "wanted"),
+        ({SHOP: {"wanted": 1, "kept": [-1]}}, "kept"),
+        ({SHOP: {"wanted": 1, "statuses": {"999": 1}}}, "statuses"),
+        ({f"{n}.example": {"wanted": 1} for n in range(101)}, "sites"),
+    ],
+)
+def test_a_wrong_value_is_named(tasks: Tasks, sites: dict[str, Any], named: str) -> None:
+    answer = tasks.post(tasks.start(), sites)
+    assert answer.status_code == 422
+    assert named in answer.text
+
+
+def test_many_calls_at_once_get_different_lanes(tasks: Tasks) -> None:
+    tasks.limit(SHOP, connections=4)
+    runs = [tasks.start() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda run_id: tasks.ask(run_id, wanted=2), [*runs, *runs]))
+    lanes = [lane["lane"] for answer in answers[8:] for lane in answer["lanes"]]
+    assert sorted(lanes) == sorted(set(lanes))
+    assert len(lanes) <= 4

@@ -1,0 +1,137 @@
+"""Scrapy crawls that lease their requests, with a gateway that answers as the test wants."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crawler_lifecycle.runner
+from tests.runner.runner_fixture import wait_until
+from tests.runner.scrapy_project import ScrapyFixture
+
+sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
+from crawl_runner_sites import seconds_of  # type: ignore[import-not-found]
+
+pytestmark = pytest.mark.processes
+
+
+class Desk(ThreadingHTTPServer):
+    """A gateway that gives the same answer about each host."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
+        self.closed_s = 0.0
+        self.free = True
+        self.asked: list[dict[str, Any]] = []
+
+    @property
+    def variables(self) -> dict[str, str]:
+        url = f"http://127.0.0.1:{self.server_port}/leases"
+        return {"CRAWL_LEASES_URL": url, "CRAWL_LEASES_TOKEN": "t"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Desk
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        desk = self.server
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["sites"]
+        desk.asked.append(asked)
+        answer = {
+            "free": desk.free,
+            "exclusive": True,
+            "probe": False,
+            "closed_s": desk.closed_s,
+            "ask_s": 60.0 if desk.free else 0.5,
+            "lanes": [],
+        }
+        body = json.dumps({"sites": dict.fromkeys(asked, answer)}).encode()
+        self.send_response(desk.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    server = Desk()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_crawl_that_waits_for_a_closed_site_stops_and_resumes(
+    scrapy_fixture: ScrapyFixture, desk: Desk
+) -> None:
+    """The requests that waited are sent by the next attempt."""
+    desk.free = False
+    desk.closed_s = 3600.0
+    process = scrapy_fixture.start_spider("pages", {"n": "20"}, **desk.variables)
+    wait_until(lambda: desk.asked)
+    wait_until(lambda: desk.asked[-1]["127.0.0.1"]["wanted"] > 1)
+    process.send_signal(signal.SIGTERM)
+    scrapy_fixture.finish(process, 20)
+    assert scrapy_fixture.summary()["finish_reason"] == "shutdown"
+    assert scrapy_fixture.summary()["resumable"]
+    assert not scrapy_fixture.site.paths
+    desk.free = True
+    desk.closed_s = 0.0
+    assert (
+        scrapy_fixture.crawl(
+            "pages", {"n": "20"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="2", **desk.variables
+        )
+        == 0
+    )
+    assert sorted(scrapy_fixture.site.paths) == sorted(f"/{page}" for page in range(20))
+    assert desk.asked[-1]["127.0.0.1"]["statuses"] == {"200": 20}
+
+
+@pytest.mark.parametrize("status", [404, 422])
+def test_a_gateway_that_knows_no_leases_delays_nothing(
+    scrapy_fixture: ScrapyFixture, desk: Desk, status: int
+) -> None:
+    desk.status = status
+    assert scrapy_fixture.crawl("pages", {}, **desk.variables) == 0
+    assert len(scrapy_fixture.site.paths) == 5
+
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("20", 20),
+        (" 1.5 ", 1.5),
+        ("1000000000", 86_400),
+        ("-5", None),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        (format_datetime(NOW + timedelta(seconds=30), usegmt=True), 30),
+        ("Fri, 20 Nov 2026 02:00:30 +0200", 30),
+        (format_datetime(NOW - timedelta(days=1)), 0),
+        ("Fri, 99 Nov 2026 25:00:30 GMT", None),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None) -> None:
+    date = format_datetime(NOW, usegmt=True).encode()
+    assert seconds_of(value.encode(), date) == seconds
