@@ -23,6 +23,7 @@ from urllib.parse import quote
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -59,6 +60,7 @@ from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memor
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
+from crawler_lifecycle.features.sites.domain.site import SiteLimits, read_entries
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
 
@@ -669,6 +671,10 @@ class Settings(BaseSettings):
     """JSON: [quotas](access.md#quotas) of tokens, pools and projects, which must be the same in all
     services
     """
+    sites: Annotated[dict[str, SiteLimits], BeforeValidator(read_entries)] = Field(
+        default_factory=dict
+    )
+    """JSON: [limits of sites](sites.md#limits), which the gateway applies when it starts"""
     retries: Retries = Field(default_factory=Retries)
     """JSON: [retries](resuming.md#automatic-retries) of all crawlers"""
     ends: Ends = Field(default_factory=Ends)

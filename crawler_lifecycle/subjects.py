@@ -1,5 +1,5 @@
-"""Columns, facts and actions that people see for runs, managers, graphs, schedules, webhooks and
-pools.
+"""Columns, facts and actions that people see for runs, managers, graphs, schedules, webhooks,
+pools and sites.
 
 A subject contains the columns of its list, the facts for its detail view, and its actions. Columns
 and facts are functions that read the JSON document from the HTTP API and return a ``Cell``. The web
@@ -1052,6 +1052,80 @@ POOL = Subject(
     ),
 )
 
+# --- sites ----------------------------------------------------------------------------------------
+
+
+def limit_words(limits: Document) -> str:
+    """Return the limits of a site as one sentence."""
+    units = {"tasks": "{} tasks", "requests_per_s": "{:g} requests/s"}
+    units |= {"connections": "{} connections", "hours": "{}", "not": "not {}"}
+    given = [text.format(limits[name]) for name, text in units.items() if name in limits]
+    return ", ".join(given) or "none"
+
+
+def _closed_by(row: Document) -> Cell:
+    if row.get("closed_by"):
+        return str(row["closed_by"])
+    if row.get("closed_by_run") is None:
+        return None
+    run = row["closed_by_run"]
+    return Link(f"{row.get('closed_status') or 'refusal'} to run {run}", f"/runs/{run}")
+
+
+def _limit(name: str) -> Read:
+    return lambda row: row["limits"].get(name)
+
+
+SITE = Subject(
+    "site",
+    "site",
+    columns=(
+        Column("Site", _itself("sites", "site")),
+        Column("State", lambda row: Word(str(row["state"]).replace("_", " "))),
+        Column("Opens", at("opens_at"), leaves=2),
+        Column("Tasks", count("tasks"), right=True),
+        Column("Tasks wait", count("waiting_tasks"), right=True, leaves=1),
+        Column("Last minute", count("last_minute"), right=True, leaves=1),
+        Column("Limits", lambda row: limit_words(row["limits"]), fills=True),
+        Column("Closed by", _closed_by, leaves=3),
+        _wide("Origin", of("origin")),
+        _wide("Changed by", of("changed_by")),
+    ),
+    facts=(
+        ("site", of("site")),
+        ("state", lambda row: str(row["state"]).replace("_", " ")),
+        ("opens", at("opens_at")),
+        ("closed by", _closed_by),
+        ("most tasks", _limit("tasks")),
+        ("requests/s", _limit("requests_per_s")),
+        ("connections", _limit("connections")),
+        ("rest", lambda row: f"{row['limits']['rest_s']:g} s"),
+        ("hours", _limit("hours")),
+        ("not", _limit("not")),
+        ("limits from", lambda row: row.get("origin") or "the default"),
+        ("changed", at("changed_at")),
+        ("changed by", of("changed_by")),
+        ("tasks", count("tasks")),
+        ("tasks wait", count("waiting_tasks")),
+        ("leases", count("lanes")),
+        ("last minute", count("last_minute")),
+        ("use", lambda row: None if row.get("use") is None else f"{row['use']:.0%}"),
+        ("statuses", of("statuses")),
+    ),
+    actions=(
+        Action("close", "Close the site", "It is closed.", asks=("for_s", "reason")),
+        Action(
+            "open",
+            "Open the site",
+            "It is open.",
+            _is("state", "closed", "probing"),
+            before="It was not closed.",
+        ),
+        Action("delete", "Remove the limits", "Its limits are removed."),
+    ),
+    empty="No run has visited a site yet, and no site has limits.",
+)
+
 # --- incidents ------------------------------------------------------------------------------------
 
 INCIDENT = Subject(
@@ -1147,5 +1221,6 @@ TOKENS = (
 )
 
 SUBJECTS = {
-    subject.noun: subject for subject in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL, INCIDENT)
+    subject.noun: subject
+    for subject in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL, SITE, INCIDENT)
 }

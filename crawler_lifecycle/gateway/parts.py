@@ -25,6 +25,7 @@ from crawler_lifecycle.features.managers.gateway.answers import ManagerViews
 from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
 from crawler_lifecycle.features.schedules.gateway.answers import ScheduleViews
 from crawler_lifecycle.features.schedules.gateway.commands import ScheduleCommands
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
 from crawler_lifecycle.features.webhooks.gateway.answers import WebhookViews
 from crawler_lifecycle.features.webhooks.gateway.commands import WebhookCommands
@@ -91,6 +92,8 @@ class Gateway:
     """Fingerprints of the settings that other processes must share; ``None`` turns off the
     comparison.
     """
+    sites: Mapping[str, SiteLimits] | None = None
+    """The limits of sites from the settings; ``None`` keeps those in the database."""
     watches: bool = False
     """True if the background services of features execute here."""
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, Chooser
+from crawler_lifecycle.gateway.ui.parts.choosing import CAPACITY_TABS, LIVE, Chooser
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
     filters_of,
@@ -46,7 +46,13 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
 
 #: The maximum number of runs that a page names as holders of a pool's slots.
 HOLDERS_MAX = 10
-CHOOSER = Chooser(POOL, "/pools", "Name, queue, problem", sorts=held_sorts(POOL.columns))
+CHOOSER = Chooser(
+    POOL,
+    "/pools",
+    "Name, queue, problem",
+    sorts=held_sorts(POOL.columns),
+    tabs=CAPACITY_TABS,
+)
 _COUNTED = (
     "A task holds a slot of its pool from its offer to its end. Free slots go first to pools below "
     "their reserve, then to urgent runs, then to the pool that used least for its weight, then to "

@@ -91,7 +91,8 @@ def serve(settings: Settings) -> int:
         webhook_rules=settings.webhooks.rules,
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
         temporal_ui=listen.temporal_ui,
-        marks=fingerprints(settings, "gateway.login_key", "gateway.task_key"),
+        marks=fingerprints(settings, "gateway.login_key", "gateway.task_key", "sites"),
+        sites=settings.sites,
         watches=True,
         background=[functools.partial(workflows.keep_connecting, connecting)],
     )

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 #: The kinds of objects in the access log. Only ``crawlctl`` changes tokens.
-Kind = Literal["run", "manager", "graph", "schedule", "webhook", "incident", "token"]
+Kind = Literal["run", "manager", "graph", "schedule", "webhook", "site", "incident", "token"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from crawler_lifecycle.features.incidents.store.incidents import IncidentStore
 from crawler_lifecycle.features.managers.store.managers import ManagerStore
 from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
+from crawler_lifecycle.features.sites.store.sites import SiteStore
 from crawler_lifecycle.features.webhooks.store import WebhookStore
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
@@ -121,6 +122,7 @@ class Store:
     user_code: UserCodeStore
     schedules: ScheduleStore
     webhooks: WebhookStore
+    sites: SiteStore
     run_reports: RunReportStore
     incidents: IncidentStore
     access: AccessStore

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import Counter
 from functools import cache
 from urllib.parse import quote
@@ -33,6 +35,8 @@ class Site:
         self.pages = Pages(catalogue)
         self.slow_seconds = slow_seconds
         self.requests: Counter[str] = Counter()
+        self.refuses_until = 0.0
+        """Until then, by the monotonic clock, each page is refused."""
         self._unsteady: Counter[int] = Counter()
         self._home = cache(self.pages.home)
 
@@ -151,6 +155,16 @@ class Site:
         ]
         return Response(pages.sitemap(base + path for path in paths), media_type="application/xml")
 
+    async def refuse(self, request: Request) -> Response:
+        """Refuse each page for some seconds (``for``), as a site does whose crawlers are too
+        fast.
+        """
+        text = request.query_params.get("for", "20")
+        if not (text.isascii() and text.isdigit() and len(text) < 5):
+            return PlainTextResponse("for: give 0 to 9999 seconds\n", 422)
+        self.refuses_until = time.monotonic() + int(text)
+        return PlainTextResponse(f"Each page is refused for {text} seconds.\n")
+
     async def health(self, request: Request) -> Response:
         """Report that the site is alive, and how often pages were requested. Tests can see whether
         a crawler avoided the private section.
@@ -168,17 +182,23 @@ class Site:
         return HTMLResponse(body, status_code=404)
 
 
-class _Counting:
-    """Count requests by the first part of their path."""
+class _Entrance:
+    """Count requests by the first part of their path, and refuse pages while the site does so."""
 
-    def __init__(self, app: ASGIApp, counter: Counter[str]) -> None:
+    def __init__(self, app: ASGIApp, site: Site) -> None:
         self._app = app
-        self._counter = counter
+        self._site = site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             section = scope["path"].split("/")[1]
-            self._counter[section if section in _SECTIONS else "other"] += 1
+            self._site.requests[section if section in _SECTIONS else "other"] += 1
+            rest = self._site.refuses_until - time.monotonic()
+            if rest > 0 and section not in ("healthz", "refuse"):
+                headers = {"Retry-After": str(math.ceil(rest))}
+                response = PlainTextResponse("Too many requests.\n", 429, headers)
+                await response(scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
 
@@ -213,10 +233,12 @@ def create_app(services: int = 0, slow_seconds: float = 1.0) -> ASGIApp:
             Route("/sitemap.xml", site.sitemap_index),
             Route("/sitemap-sections.xml", site.sitemap_sections),
             Route("/healthz", site.health),
+            # Crawlers send no POST, so they cannot cause it.
+            Route("/refuse", site.refuse, methods=["POST"]),
         ],
         exception_handlers={NoSuchPage: site.missing, 404: site.missing},
     )
-    return _Counting(app, site.requests)
+    return _Entrance(app, site)
 
 
 def _page(request: Request) -> int:

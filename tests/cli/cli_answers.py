@@ -503,6 +503,49 @@ WEBHOOK: dict[str, Any] = {
     "created_at": "2026-11-19T12:00:00Z",
     "updated_at": "2026-11-19T12:00:00Z",
 }
+SITE: dict[str, Any] = {
+    "site": "shop.example",
+    "state": "closed",
+    "limits": {"requests_per_s": 10.0, "connections": 4, "rest_s": 60.0, "not": "1-10"},
+    "origin": "people",
+    "changed_at": "2026-11-20T10:00:00Z",
+    "changed_by": "ann",
+    "opens_at": "2026-11-20T12:10:00Z",
+    "closed_by_run": 7,
+    "closed_by": None,
+    "closed_status": 429,
+    "tasks": 2,
+    "waiting_runs": 1,
+    "waiting_tasks": 4,
+    "lanes": 4,
+    "last_minute": 594,
+}
+SITE_OPEN = SITE | {
+    "site": "*.blogs.example",
+    "state": "open",
+    "limits": {"rest_s": 60.0},
+    "origin": None,
+    "opens_at": None,
+    "closed_by_run": None,
+    "closed_status": None,
+}
+SITE_FIGURES: dict[str, Any] = {
+    "use": 0.971,
+    "statuses": {"200": 34_900, "429": 2},
+    "minutes": [],
+    "blocks": [],
+    "runs": [
+        {
+            "run_id": 7,
+            "crawler": "shop",
+            "project": "default",
+            "status": "PROCESSING",
+            "tasks": 2,
+            "waiting_tasks": 0,
+            "waiting_since": None,
+        }
+    ],
+}
 TOLD: dict[str, Any] = {
     "seq": 42,
     "type": "run.ended",

@@ -37,6 +37,9 @@ from tests.cli.cli_answers import (
     RUN,
     SCHEDULE,
     SCHEDULE_PAUSED,
+    SITE,
+    SITE_FIGURES,
+    SITE_OPEN,
     STOPPED,
     TASKS,
     TOLD,
@@ -188,6 +191,20 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "webhook resume shop --skip": [
         ("POST", "/v1/webhooks/shop/resume", WEBHOOK | {"state": "active", "note": None})
+    ],
+    "site list --show closed": [("GET", "/v1/sites", {"sites": [SITE, SITE_OPEN]})],
+    "site show shop.example": [("GET", "/v1/sites/shop.example", SITE | SITE_FIGURES)],
+    "site set shop.example --requests-per-s 10 --connections 4 --not 1-10 --by eve": [
+        ("PUT", "/v1/sites/shop.example", SITE | {"note": "requests_per_s: none → 10"})
+    ],
+    "site close shop.example --time 30m --reason sale --by eve": [
+        ("POST", "/v1/sites/shop.example/close", SITE | {"note": None})
+    ],
+    "site open shop.example --by eve": [
+        ("POST", "/v1/sites/shop.example/open", SITE_OPEN | {"note": None})
+    ],
+    "site delete shop.example": [
+        ("DELETE", "/v1/sites/shop.example", SITE_OPEN | {"note": "limits removed"})
     ],
     "tasks 7 --watch": [
         ("GET", "/v1/runs/7", FAILED),

@@ -17,6 +17,7 @@ from http.client import HTTPException
 from urllib.parse import urljoin
 
 import pytest
+from starlette.testclient import TestClient
 
 from examples.site import models
 from examples.site.app import create_app
@@ -292,3 +293,15 @@ def test_links_are_relative() -> None:
     assert relative("/services/sqs/", "/services/sqs/SendMessage") == "SendMessage"
     assert relative("/services/sqs/SendMessage", "/services/sqs/") == "./"
     assert relative("/services/sqs/SendMessage", "/") == "../../"
+
+
+def test_it_refuses_pages_on_request() -> None:
+    with TestClient(create_app(services=1)) as client:
+        assert client.get("/refuse?for=60").status_code in (404, 405), "no crawler causes it"
+        assert client.post("/refuse?for=soon").status_code == 422
+        assert client.post("/refuse?for=60").status_code == 200
+        refused = client.get("/")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
+        assert client.get("/healthz").status_code == 200
+        client.post("/refuse?for=0")
+        assert client.get("/").status_code == 200

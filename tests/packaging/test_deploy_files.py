@@ -75,9 +75,9 @@ def of_kind(*kinds: str, among: list[Document] = BASE) -> list[Document]:
 
 
 def test_every_file_belongs_to_a_kustomization_or_is_a_template() -> None:
-    used = {DEPLOY / "README.md", DEPLOY / "check.sh", DEPLOY / "images.txt"} | set(
-        (DEPLOY / "secrets").iterdir()
-    )
+    used = {DEPLOY / "README.md", DEPLOY / "check.sh", DEPLOY / "images.txt"}
+    for name in ("secrets", "database"):
+        used |= set((DEPLOY / name).iterdir())
     # A test of its own renders it.
     used |= {file for file in (DEPLOY / "helm").rglob("*") if file.is_file()}
     for folder in kustomizations():

@@ -35,6 +35,7 @@ from crawler_lifecycle.features.managers.domain.manager import AddedJob, Page, S
 from crawler_lifecycle.features.managers.ports import NewManager, UserCodeRow
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
@@ -244,6 +245,8 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
         hook.webhook_id, MARKER, [DeliveryAttempt(event.seq, MARKER)], event.seq, settled=False
     )
     store.webhooks.pause("shop", MARKER)
+    store.sites.set_limits("shop.example", SiteLimits(tasks=1), MARKER)
+    store.sites.close_site("shop.example", 60, MARKER)
     store.access.record_access(
         [AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)]
     )

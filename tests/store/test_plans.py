@@ -47,6 +47,7 @@ from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
@@ -80,6 +81,7 @@ from tests.support.filling import (
     RARE_TAG,
     analyze,
     fill_access,
+    fill_blocks,
     fill_findings,
     fill_graphs,
     fill_line,
@@ -223,6 +225,15 @@ MAY = {
             "access_token",
         ): "all tokens, of which there are a thousand at most, and those of before"
         for method in ("create_token", "list_tokens")
+    },
+    **{
+        (method, "scan", "site"): "a row for each site, for people, until a page is full"
+        for method in ("list_sites", "set_limits")
+    },
+    ("apply_settings", "scan", "site"): "a row for each site, once when a gateway starts",
+    **{
+        (method, "scan", "holder"): "the runs with active tasks"
+        for method in ("list_sites", "get_site", "site_runs", "closed_sites")
     },
     ("put", "scan", "webhook"): "all webhooks, of which there are a thousand at most",
     ("put", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
@@ -406,6 +417,7 @@ def _fill(url: str, size: Size) -> Filled:
         fill_sites(connection, size.runs)
         fill_findings(connection)
         fill_access(connection)
+        fill_blocks(connection)
         fill_managers(connection, size.runs)
         fill_graphs(connection)
     row, _ = store.initiation.reserve_run(
@@ -756,6 +768,24 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.schedules.get("nightly")
     store.schedules.count_schedules(START)
     store.webhooks.page(10)
+    for project in (None, "default"):
+        with limited(project):
+            store.sites.list_sites(20, 20, search="site", show="closed")
+            store.sites.list_sites(0, 20, show="limited")
+            store.sites.list_sites(0, 20, show="busy")
+            store.sites.get_site("site-7")
+            store.sites.sites_of("www.site-7")
+            store.sites.minutes("site-7", 60)
+            store.sites.blocks("site-7", before_id=100)
+            store.sites.site_runs("site-0")
+    store.sites.closed_sites(100)
+    store.sites.set_limits("site-7", SiteLimits(tasks=1), "ann")
+    store.sites.remove_limits("site-7", "ann")
+    store.sites.close_site("site-7", 60, "ann")
+    store.sites.open_site("site-7", "ann")
+    store.sites.apply_settings({"site-8": SiteLimits(tasks=1)})
+    store.sites.apply_settings({})
+    store.sites.remove_old()
 
 
 def managing(harness: Harness, size: Size) -> None:

@@ -31,10 +31,10 @@ PASSWORD = "canary-of-the-rights"
 
 
 def grants() -> list[str]:
-    """The statements of docs/security.md, one a line."""
-    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
-    [block] = re.findall(r"```sql\n(GRANT.*?)```", page, re.S)
-    return [line.removesuffix(";") for line in block.splitlines()]
+    """The statements of deploy/database/services.sql, one a line."""
+    file = Path(__file__).parents[2] / "deploy" / "database" / "services.sql"
+    lines = file.read_text().splitlines()
+    return [line.removesuffix(";") for line in lines if line.startswith("GRANT")]
 
 
 def url_of(server: SqlServer, name: str) -> str:
@@ -57,7 +57,7 @@ def database(server: SqlServer, name: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def limited(server: SqlServer) -> Iterator[str]:
-    """The URL of a migrated database for a user with the rights that docs/security.md names."""
+    """The URL of a migrated database for a user with the rights that deploy/database/services.sql names."""
     server.execute(f"CREATE USER services@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
     try:
         without_rows(server)

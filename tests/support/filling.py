@@ -361,6 +361,17 @@ def fill_graphs(connection: sa.Connection) -> None:
     )
 
 
+def fill_blocks(connection: sa.Connection) -> None:
+    """Insert blocks and figures of a hundred sites; some of them are old."""
+    name = _name(connection, "site-", "n % 100")
+    at = "CASE WHEN n < 10 THEN 1.0 ELSE 4e9 + n END"
+    block = {"site": name, "at": at, "person": "'ann'", "closed_until": "4e9"}
+    _insert(connection, "site_block", block, f"{_numbers(5_000)} AS numbers")
+    minute = "CASE WHEN n < 10 THEN n ELSE 60000000 + n END"
+    figures = {"site": name, "minute": minute, "requests": "1", "statuses": "'{}'"}
+    _insert(connection, "site_minute", figures, f"{_numbers(5_000)} AS numbers")
+
+
 def analyze(connection: sa.Connection, tables: list[str]) -> None:
     """Let the optimizer know what there is now."""
     if connection.dialect.name == "mysql":

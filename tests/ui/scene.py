@@ -39,6 +39,12 @@ PAGES = {
     "crawler-schedules": "/crawlers/plain/schedules",
     "crawler-arguments": "/crawlers/plain/arguments",
     "pools": "/pools",
+    "sites": "/sites",
+    "site": "/sites/shop.example",
+    "site-blocks": "/sites/shop.example/blocks",
+    "site-runs": "/sites/shop.example/runs",
+    "site-limits": "/sites/shop.example/limits",
+    "site-form": "/sites/new",
     "parts": "/parts",
     "search": "/search?q=plain",
     "corrections": "/corrections",
@@ -79,6 +85,9 @@ def prepare(harness: Harness) -> Mapping[str, object]:
         "/v1/webhooks/shop",
         {"url": "https://hooks.example.com/crawls", "secrets": ["env:CRAWL_HOOK"]},
     )
+    gateway.put("/v1/sites/shop.example", {"tasks": 2, "requests_per_s": 10, "connections": 4})
+    gateway.put("/v1/sites/*.blogs.example", {"hours": "22:00-06:00 Europe/Berlin"})
+    gateway.post("/v1/sites/shop.example/close", {"for_s": 86_400, "reason": "A sale"})
     manager = gateway.start(
         {"plan": "examples.managers:Walks", "flow_id": "walks"}, "scene", "manager"
     )["manager_id"]

@@ -29,6 +29,7 @@ LISTS = (
     "/schedules",
     "/webhooks",
     "/pools",
+    "/sites",
     "/corrections",
     "/audit",
     "/access",
@@ -67,6 +68,8 @@ def fill_lists(harness: Harness) -> None:
             ("POST", "graphs", {"id": WORD[:100], "name": WORD[:100], "steps": [step]}),
             ("PUT", f"schedules/{WORD[:60]}", due),
             ("PUT", f"webhooks/{WORD[:60]}", hook),
+            ("PUT", f"sites/{WORD[:60]}.example", {"hours": "22:00-06:00 Europe/Berlin"}),
+            ("POST", f"sites/{WORD[:60]}.example/close", {"for_s": 600, "reason": WORD[:200]}),
             ("POST", f"schedules/{WORD[:60]}/pause", {"reason": WORD}),
             ("POST", f"webhooks/{WORD[:60]}/pause", {"reason": WORD}),
         ):

@@ -98,10 +98,12 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listUserCode listGraphs
         getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule
-        listFirings listQuotas listIncidents getIncident""",
+        listFirings listQuotas listIncidents getIncident listSites getSite""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
-    (Access(Role.OPERATE, everything=True), "audit"),
+    # The limits of a site hold for the runs of all projects.
+    (Access(Role.OPERATE, everything=True), "audit closeSite openSite"),
+    (Access(Role.ADMIN, everything=True), "putSite deleteSite"),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
     (Access(Role.READ, stream="when followed"), "getLog"),
     (
@@ -150,10 +152,11 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         showManager showManagerJobs showManagerRuns showGraphs showGraph showGraphSteps
         showGraphRuns showSchedules showSchedule showPools showIncidents showIncident joinChannel
         leaveChannel showCrawlerRuns showCrawlerSchedules showCrawlerTab showDueTimes
-        showScheduleDefinition""",
+        showScheduleDefinition showSites showSite showSiteBlocks showSiteRuns showSiteLimits""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
-    (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),
+    (Access(Role.OPERATE, everything=True, page=True), "pressAudit pressSite"),
+    (Access(Role.ADMIN, everything=True, page=True), "showPutSite pressPutSite"),
     (Access(Role.READ, stream="always", page=True), "fetchLog streamPage openChannel"),
     (
         Access(Role.OPERATE, page=True),

@@ -95,7 +95,7 @@ def test_what_has_a_validator_takes_it_back(document: Any) -> None:
         for item in document["paths"].values()
         if "304" in item.get("get", {}).get("responses", {})
     ]
-    assert len(reads) == 26
+    assert len(reads) == 27
     for operation in reads:
         assert "If-None-Match" in [parameter["name"] for parameter in operation["parameters"]]
         assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "304"))
@@ -202,6 +202,8 @@ def test_answers_hold_what_is_declared_and_nothing_else(
         "/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:CRAWL_HOOK"]}
     )
     client.post("/v1/webhooks/s/test")
+    client.put("/v1/sites/s.example", json={"tasks": 2, "requests_per_s": 10})
+    client.post("/v1/sites/s.example/close", json={"for_s": 60})
     now = harness.clock.now
     needs = IncidentCondition("crawler_failing", "crawlers/plain", "default", "boom", now, now)
     harness.store.incidents.record_conditions([needs], lambda row: False)
@@ -217,6 +219,7 @@ def test_answers_hold_what_is_declared_and_nothing_else(
             path.replace("{run_id}", str(run_id))
             .replace("{manager_id}", str(manager_id))
             .replace("{incident_id}", "1")
+            .replace("{site}", "s.example")
             .replace("{id}", "g")
         )
         path = path.replace("{name}", "s")
@@ -346,6 +349,7 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     #: What is put, which has its own types there.
     free |= {"Schedule.definition", "ScheduleDetail.definition", "AcceptedSchedule.definition"}
     free |= {"Webhook.definition", "AcceptedWebhook.definition"}
+    free |= {"SiteRow.limits", "Site.limits", "ChangedSite.limits"}
     free |= {
         "ManagerDetail.state",
         "UserCodeAnswer.options",

@@ -65,6 +65,14 @@ PATHS: dict[str, str] = {
     "showCrawlerSchedules": "/crawlers/plain/schedules",
     "showCrawlerTab": "/crawlers/plain/failures",
     "showPools": "/pools",
+    "showSites": "/sites",
+    "showSite": "/sites/shop.example",
+    "showSiteBlocks": "/sites/shop.example/blocks",
+    "showSiteRuns": "/sites/shop.example/runs",
+    "showSiteLimits": "/sites/shop.example/limits",
+    "showPutSite": "/sites/new",
+    "pressPutSite": "/sites/new",
+    "pressSite": "/sites/shop.example",
     "showIncidents": "/incidents?show=closed",
     "showIncident": "/incidents/1",
     "pressIncident": "/incidents/1",
@@ -143,6 +151,8 @@ FORMS: dict[str, dict[str, Any]] = {
         "secret": "env:CRAWL_HOOK",
     },
     "pressWebhook": {"key": KEY, "do": "pause", "reason": "why"},
+    "pressPutSite": {"site": "shop.example", "tasks": "2", "hours": "22:00-06:00"},
+    "pressSite": {"key": KEY, "do": "close", "for_s": "600", "reason": "why"},
     "logIn": {"token": "crawl_wrong"},
     "pressStart": {"key": KEY, "crawler": "plain"},
     "pressStartManager": {"key": KEY, "plan": BUILT_IN, "opt-spider": "plain"},
@@ -192,6 +202,12 @@ def things(client: TestClient, text: str = "") -> None:
         json={**WEBHOOK, "crawlers": [f"x{text}"[:60].replace("\r\n", " ").strip()]},
     )
     client.post("/v1/webhooks/portal/pause", json={"reason": f"x{text}"})
+    who = f"x{text}"[:60]
+    client.put("/v1/sites/shop.example", json={"tasks": 2, "requested_by": who})
+    client.post(
+        "/v1/sites/shop.example/close",
+        json={"for_s": 600, "reason": f"x{text}"[:200], "requested_by": who},
+    )
 
 
 @pytest.fixture

@@ -166,9 +166,12 @@ class Installation:
         self.database.execute(f"GRANT ALL ON {SCHEMA}.* TO owner@'%'")
 
     def grant(self, docs: Path = DEPLOY.parent / "docs") -> None:
-        """The rights of the services' user, word for word as the page has them."""
-        page = (docs / "security.md").read_text()
-        granted = re.findall(r"^GRANT .* TO services@'%';$", page, re.MULTILINE)
+        """The rights of the services' user, word for word as the file has them. Older builds have
+        them on a page.
+        """
+        file = docs.parent / "deploy" / "database" / "services.sql"
+        text = (file if file.exists() else docs / "security.md").read_text()
+        granted = re.findall(r"^GRANT .* TO services@'%';$", text, re.MULTILINE)
         assert len(granted) > 10
         for statement in granted:
             self.database.execute(statement)

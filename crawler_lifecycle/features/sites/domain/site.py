@@ -92,11 +92,16 @@ class SiteLimits:
     def __post_init__(self) -> None:
         for name, bound in _LIMITS.items():
             check_number(name, getattr(self, name), bound)
+        for name, text in (("hours", self.hours), ("not", self.days_off)):
+            if text is not None and not isinstance(text, str):
+                raise refusal(name, text, "give a text, or leave it out")
         OpenHours.read(self.hours, self.days_off)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SiteLimits:
-        """Return the limits of an entry. Raises ``InvalidRequest`` for an unknown key."""
+        """Return the limits of an entry. Raises ``InvalidRequest``, also for an unknown key."""
+        if not isinstance(data, Mapping):
+            raise InvalidRequest('give an object, such as {"tasks": 2, "requests_per_s": 10}')
         given = {"days_off" if name == "not" else name: value for name, value in data.items()}
         if unknown := sorted(given.keys() - {f.name for f in fields(cls)}):
             known = ", ".join("not" if f.name == "days_off" else f.name for f in fields(cls))
@@ -134,3 +139,26 @@ def check_sites(count: int) -> None:
     """Raise ``InvalidRequest`` if an installation has too many entries."""
     if count > SITES_MAX:
         raise refusal("sites", count, f"give limits to at most {SITES_MAX} sites")
+
+
+def read_entries(given: object) -> dict[str, SiteLimits]:
+    """Return the limits of each site in a setting, by the site's name in its one form.
+
+    Raises ``InvalidRequest``, which names the site, the key, the value and the fix of each error.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidRequest("give an object that maps each site to its limits")
+    check_sites(len(given))
+    found: dict[str, SiteLimits] = {}
+    wrong: list[str] = []
+    for key, limits in given.items():
+        try:
+            name = site_name(str(key))
+            if name in found:
+                raise InvalidRequest("given twice; give it once")
+            found[name] = limits if isinstance(limits, SiteLimits) else SiteLimits.from_json(limits)
+        except InvalidRequest as error:
+            wrong.append(f"{key}: {error}")
+    if wrong:
+        raise InvalidRequest(*wrong)
+    return found

@@ -22,6 +22,7 @@ Asked = Mapping[str, Any]
 LIVE = [status.value for status in RunStatus if not status.terminal]
 #: The tabs of two lists that share a link in the navigation.
 WORK_TABS = ("Graphs and managers", (("/graphs", "Graphs"), ("/managers", "Managers")))
+CAPACITY_TABS = ("Capacity", (("/pools", "Pools"), ("/sites", "Sites")))
 TRUTH_TABS = ("Truth", (("/corrections", "Corrections"), ("/audit", "Audit")))
 #: Menus with more values than this also have an input field.
 LONG_MENU = 12

@@ -1,0 +1,159 @@
+"""``crawlctl site``: the limits that all runs on a site share, and its closures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.inputs import filled
+from crawler_lifecycle.cli.output import emit, say_note, show_facts, show_list, show_rows
+from crawler_lifecycle.cli.problems import WrongUsage
+from crawler_lifecycle.cli.session import current, seconds, time_of
+from crawler_lifecycle.cli.subjects import By, Kind, Limit, Reason, Search
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import SITE, Column, Document, Link, at, count, of
+
+KIND = Kind(SITE)
+Name = Annotated[
+    str, Parameter(help="the site: a domain, a host, *.HOST, or * for all other sites")
+]
+_RUNS = (
+    Column("Run", lambda row: Link(row["run_id"], f"/runs/{row['run_id']}"), right=True),
+    Column("Crawler", of("crawler")),
+    Column("Tasks", count("tasks"), right=True),
+    Column("Tasks wait", count("waiting_tasks"), right=True),
+    Column("Waiting since", at("waiting_since")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """Limits of a site.
+
+    Parameters
+    ----------
+    tasks
+        maximum number of tasks at once; 0 starts none
+    requests_per_s
+        maximum requests per second, of all runs together
+    connections
+        maximum number of requests in progress
+    rest_s
+        seconds for which the site stays closed after it refused a request without Retry-After
+        (default: 60); they double
+    hours
+        when it may be visited, such as "22:00-06:00 Europe/Berlin"
+    days_off
+        days of the month on which it may not, such as 1-10
+    """
+
+    tasks: int | None = None
+    requests_per_s: float | None = None
+    connections: int | None = None
+    rest_s: float | None = None
+    hours: str | None = None
+    days_off: Annotated[str | None, Parameter(name="--not")] = None
+
+
+_NONE = LimitOptions()
+
+
+def list_sites(
+    *,
+    search: Search = None,
+    show: Literal["closed", "limited", "busy"] | None = None,
+    limit: Limit = 50,
+) -> None:
+    """List the sites that runs have visited or that have limits.
+
+    Parameters
+    ----------
+    show
+        only closed sites, those with limits of their own, or those with requests in the last 24
+        hours
+    """
+    empty = "no sites; next: crawlctl site set --help"
+    show_list(
+        "/v1/sites", SITE.columns, key="site", empty=empty, limit=limit, search=search, show=show
+    )
+
+
+def show(site: Name, /) -> None:
+    """Show the limits and the state of a site, and what happened on it in the last hour."""
+    with current().gateway() as gateway:
+        found = gateway.get(KIND.path(site))
+
+    def table() -> None:
+        show_facts(SITE.known(found))
+        if found["runs"]:
+            print()
+            show_rows(found["runs"], _RUNS, empty="")
+
+    emit(found, names=[found["site"]], table=table)
+
+
+def set_limits(
+    site: Name, /, *, limits: Annotated[LimitOptions, Parameter(name="*")] = _NONE, by: By = None
+) -> None:
+    """Set the limits of a site. They replace all limits that it has."""
+    given = {
+        "tasks": limits.tasks,
+        "requests_per_s": limits.requests_per_s,
+        "connections": limits.connections,
+        "rest_s": limits.rest_s,
+        "hours": limits.hours,
+        "not": limits.days_off,
+    }
+    body = filled(given)
+    if not body:
+        raise WrongUsage("no limit is given", "crawlctl site set --help")
+    with current().gateway() as gateway:
+        _show(gateway.put(KIND.path(site), {**body, "requested_by": by or user()}))
+
+
+def delete(site: Name, /) -> None:
+    """Remove the limits of a site. Those of * then hold for it."""
+    with current().gateway() as gateway:
+        _show(gateway.delete(KIND.path(site)))
+
+
+def close(
+    site: Name,
+    /,
+    *,
+    time: str | None = None,
+    until: str | None = None,
+    reason: Reason = None,
+    by: By = None,
+) -> None:
+    """Close a site for all runs: no task starts on it, and those that execute pause.
+
+    Parameters
+    ----------
+    time
+        how long, such as 30m; default: 1h
+    until
+        the time at which it opens again
+    """
+    if time is not None and until is not None:
+        raise WrongUsage("--time: not allowed with --until", "give one of them")
+    when = (
+        {"for_s": seconds(time or "1h")} if until is None else {"until": time_of("--until", until)}
+    )
+    body = {**when, "reason": reason, "requested_by": by or user()}
+    with current().gateway() as gateway:
+        _show(gateway.post(f"{KIND.path(site)}/close", body))
+
+
+def open_site(site: Name, /, *, reason: Reason = None, by: By = None) -> None:
+    """Open a closed site for all runs."""
+    body = {"reason": reason, "requested_by": by or user()}
+    with current().gateway() as gateway:
+        _show(gateway.post(f"{KIND.path(site)}/open", body))
+
+
+def _show(found: Document) -> None:
+    emit(found, names=[found["site"]], table=lambda: show_facts(SITE.known(found)))
+    say_note(found)

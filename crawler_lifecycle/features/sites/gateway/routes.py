@@ -1,0 +1,77 @@
+"""Routes of sites."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+
+from crawler_lifecycle.gateway.access.operations import caller_name, signed
+from crawler_lifecycle.gateway.access.recorder import present_call
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
+from crawler_lifecycle.gateway.cursors import decode, encode
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.runs.commands import CommandResult
+from crawler_lifecycle.web.problems import JsonBody
+
+from ..ports import SiteRow
+from .answers import ChangedSite, Hours, Site, SiteFilters, SiteName, SitePage, site_of
+from .commands import CloseSite, OpenSite, PutSite, SiteCommands
+
+_Put = Annotated[PutSite, Depends(JsonBody(PutSite))]
+_Close = Annotated[CloseSite, Depends(JsonBody(CloseSite))]
+_Open = Annotated[OpenSite, Depends(JsonBody(OpenSite, optional=True))]
+
+
+def add_sites(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes of sites."""
+    store = gateway.store.sites
+    commands = SiteCommands(store, gateway.clock)
+
+    def changed(done: CommandResult[SiteRow]) -> ChangedSite:
+        if done.fresh:
+            # The access log shows what changed.
+            present_call().about.append(("site", done.row.site, done.note, True))
+        return ChangedSite(**asdict(done.row), note=done.note)
+
+    @app.get("/v1/sites", **documents(SitePage))
+    def list_sites(filters: Annotated[SiteFilters, Query()], request: Request) -> Response:
+        """The sites that runs have visited or that have limits, by name. A token of one project
+        gets the sites of its newest 1,000 runs.
+        """
+        offset = decode("site", filters.page_token) or 0
+        size = filters.page_size
+        rows = store.list_sites(offset, size + 1, search=filters.search, show=filters.show)
+        token = encode("site", offset + size) if len(rows) > size else None
+        return conditional(request, SitePage(sites=rows[:size], next_page_token=token))
+
+    @app.get("/v1/sites/{site}")
+    def get_site(site: SiteName, asked: Annotated[Hours, Query()]) -> Site:
+        """One site: its limits and state, its requests, its blocks, and its runs."""
+        return site_of(store, commands.find(site), asked.minutes)
+
+    @app.put("/v1/sites/{site}")
+    def put_site(site: SiteName, body: _Put) -> ChangedSite:
+        """Replace the limits of a site: of a domain with all its hosts, of one host, of a pattern
+        such as `*.blogs.example`, or of `*`, which stands for all sites without limits of their
+        own.
+        """
+        return changed(commands.put(site, signed(body)))
+
+    @app.delete("/v1/sites/{site}")
+    def delete_site(site: SiteName) -> ChangedSite:
+        """Remove the limits of a site. Then those of `*` hold for it."""
+        return changed(commands.delete(site, caller_name()))
+
+    @app.post("/v1/sites/{site}/close")
+    def close_site(site: SiteName, body: _Close) -> ChangedSite:
+        """Close a site for all runs: no task starts on it, and those that execute pause."""
+        done = commands.close(site, signed(body))
+        return ChangedSite(**asdict(done.row), note=done.note)
+
+    @app.post("/v1/sites/{site}/open")
+    def open_site(site: SiteName, body: _Open) -> ChangedSite:
+        """Open a closed site for all runs."""
+        done = commands.open(site, signed(body))
+        return ChangedSite(**asdict(done.row), note=done.note)

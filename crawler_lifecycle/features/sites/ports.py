@@ -1,0 +1,83 @@
+"""The values that the store of sites returns: sites, their figures, their blocks and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+SiteState = Literal["open", "probing", "closed", "outside_hours"]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    """A site with its limits, and what happens on it now."""
+
+    site: str
+    """The host, the pattern `*.host`, or `*` for the limits of all sites without an entry."""
+    state: SiteState
+    """``probing``: the time of a closure is over, and one task finds out whether the site answers
+    again.
+    """
+    limits: Mapping[str, Any]
+    """The limits that hold for the site, which can be those of `*`."""
+    origin: Literal["settings", "people"] | None
+    """Who gave the site limits of its own; null if nobody did."""
+    changed_at: datetime | None
+    changed_by: str | None
+    opens_at: datetime | None
+    """When tasks may visit the site again; null if they may now."""
+    closed_by_run: int | None
+    closed_by: str | None
+    """The person who closed it, with the reason; null if a run did."""
+    closed_status: int | None
+    """The status with which the site refused the request of that run."""
+    tasks: int
+    """Tasks that execute now."""
+    waiting_runs: int
+    waiting_tasks: int
+    """Tasks of these runs that may not start yet."""
+    lanes: int | None
+    """Shares of the limits that tasks hold now."""
+    last_minute: int | None
+    """Requests in the last whole minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteMinute:
+    """The requests of one minute."""
+
+    at: datetime
+    requests: int
+    statuses: Mapping[str, int]
+    """The number of responses by status; `error` counts requests without a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteBlock:
+    """A refused request that closed a site, or a person who closed or opened it."""
+
+    block_id: int
+    at: datetime
+    run_id: int | None
+    task_index: int | None
+    person: str | None
+    status: int | None
+    retry_after_s: float | None
+    closed_until: datetime | None
+    """When the site opens by itself; null if a person opened it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRun:
+    """A run that visits a site, or waits for it."""
+
+    run_id: int
+    crawler: str
+    project: str
+    status: str
+    tasks: int = 0
+    """Its tasks that execute now."""
+    waiting_tasks: int = 0
+    waiting_since: datetime | None = None

@@ -1,0 +1,156 @@
+"""The store of sites: their limits, and their closures by people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Column, Connection, delete, func, insert, select, update
+
+from crawler_lifecycle.domain.bounds import DAY_S
+from crawler_lifecycle.domain.errors import NotInThisState
+
+from ..domain.site import SiteLimits, check_sites
+from .entries import db_now, lock_sites
+from .reads import SiteReader
+from .tables import site, site_block, site_minute
+
+_s = site.c
+SETTINGS = "settings"
+PEOPLE = "people"
+#: The time for which the figures of a minute, and blocks, are kept, in seconds.
+MINUTES_KEPT_S = 7 * DAY_S
+BLOCKS_KEPT_S = 30 * DAY_S
+_NOT_CLOSED = {
+    "closures": 0,
+    "closed_by": None,
+    "closed_by_run": None,
+    "closed_status": None,
+}
+
+
+class SiteStore(SiteReader):
+    """Sites: their limits, and who closed them."""
+
+    def set_limits(
+        self, name: str, limits: SiteLimits, by: str | None
+    ) -> tuple[SiteLimits | None, bool]:
+        """Give a site limits, which replace those it has. Returns the former ones, and whether
+        anything changed.
+
+        Raises ``InvalidRequest``, and ``NotInThisState`` for an entry of the settings.
+        """
+        with self._db.writing() as conn:
+            before = _own_limits(conn, name)
+            if before == limits:
+                return before, False
+            if before is None:
+                entries = select(func.count()).select_from(site).where(_s.limits.is_not(None))
+                check_sites(conn.execute(entries).scalar_one() + 1)
+            self._change(conn, name, {"limits": limits.to_json(), "origin": PEOPLE}, by)
+            return before, True
+
+    def remove_limits(self, name: str, by: str | None) -> tuple[SiteLimits | None, bool]:
+        """Remove the limits that people gave a site. A closed site stays closed. Returns the former
+        limits, and whether anything changed.
+
+        Raises ``NotInThisState`` for an entry of the settings.
+        """
+        with self._db.writing() as conn:
+            before = _own_limits(conn, name)
+            if before is not None:
+                self._change(conn, name, {"limits": None, "origin": None}, by)
+            return before, before is not None
+
+    def close_site(self, name: str, for_s: float, person: str) -> None:
+        """Close a site for some seconds. No task starts on it, and those that execute pause.
+
+        ``person`` is a text about who closed it, and why. Raises ``NotInThisState`` if it is
+        already closed for longer.
+        """
+        with self._db.writing() as conn:
+            now = db_now(conn)
+            row = lock_sites(conn, [name])[name]
+            until = now + for_s
+            if row["closed_until"] >= until:
+                raise NotInThisState(
+                    f"site {name} is already closed for {row['closed_until'] - now:.0f} s; open it "
+                    "first to close it for a shorter time"
+                )
+            values = {"closed_until": until, "closed_by": person, "closed_by_run": None}
+            values["closed_status"] = None
+            conn.execute(update(site).where(_s.site == name).values(**values))
+            _record(conn, name, now, person, until)
+
+    def open_site(self, name: str, person: str) -> bool:
+        """Open a closed site. Returns whether it was closed."""
+        with self._db.writing() as conn:
+            now = db_now(conn)
+            row = lock_sites(conn, [name])[name]
+            if row["closed_until"] <= now and not row["closures"]:
+                return False
+            values = {"closed_until": 0.0, **_NOT_CLOSED}
+            conn.execute(update(site).where(_s.site == name).values(**values))
+            _record(conn, name, now, person, now)
+            return True
+
+    def apply_settings(self, entries: Mapping[str, SiteLimits]) -> list[str]:
+        """Make these the entries of the settings. Returns the names of entries that people made and
+        that these replace.
+        """
+        with self._db.writing() as conn:
+            former = select(_s.site).where(_s.origin == SETTINGS)
+            names = {*entries, *conn.execute(former).scalars()}
+            replaced = []
+            for name, row in lock_sites(conn, names).items():
+                given = entries.get(name)
+                limits = None if given is None else given.to_json()
+                origin = None if given is None else SETTINGS
+                if (row["limits"], row["origin"]) == (limits, origin):
+                    continue
+                if row["origin"] == PEOPLE:
+                    replaced.append(name)
+                self._change(conn, name, {"limits": limits, "origin": origin}, None)
+            return replaced
+
+    def remove_old(self) -> None:
+        """Remove old figures and blocks, in several transactions."""
+        with self._db.reading() as conn:
+            now = db_now(conn)
+        self._remove_before(site_minute.c.minute, (now - MINUTES_KEPT_S) / 60, 10)
+        self._remove_before(site_block.c.at, now - BLOCKS_KEPT_S, DAY_S)
+
+    def _remove_before(self, column: Column[Any], before: float, step: float) -> None:
+        """Remove the rows whose ``column`` is smaller than ``before``. A transaction removes those
+        of one ``step``.
+        """
+        while True:
+            with self._db.writing() as conn:
+                oldest = conn.execute(select(func.min(column))).scalar_one()
+                if oldest is None or oldest >= before:
+                    return
+                conn.execute(delete(column.table).where(column < min(oldest + step, before)))
+
+    def _change(
+        self, conn: Connection, name: str, values: Mapping[str, Any], by: str | None
+    ) -> None:
+        changed = {**values, "changed_at": self._clock(), "changed_by": by}
+        conn.execute(update(site).where(_s.site == name).values(**changed))
+
+
+def _own_limits(conn: Connection, name: str) -> SiteLimits | None:
+    """Return the limits that people gave a site, whose row is locked.
+
+    Raises ``NotInThisState`` for an entry of the settings.
+    """
+    row = lock_sites(conn, [name])[name]
+    if row["origin"] == SETTINGS:
+        raise NotInThisState(
+            f"site {name} has its limits from LIFECYCLE_SITES; change them there, and restart the "
+            "gateways"
+        )
+    return None if row["limits"] is None else SiteLimits.from_json(row["limits"])
+
+
+def _record(conn: Connection, name: str, now: float, person: str, until: float) -> None:
+    conn.execute(insert(site_block).values(site=name, at=now, person=person, closed_until=until))

@@ -1,0 +1,23 @@
+-- The rights of the user that runs `crawlctl db prune`. MariaDB does not need the last line.
+CREATE USER pruning@'%' IDENTIFIED BY '…';
+GRANT SELECT ON lifecycle.* TO pruning@'%';
+GRANT DELETE ON lifecycle.outbox_event TO pruning@'%';
+GRANT DELETE ON lifecycle.outbox_delivery TO pruning@'%';
+GRANT DELETE ON lifecycle.task_log TO pruning@'%';
+GRANT DELETE ON lifecycle.task_stats TO pruning@'%';
+GRANT DELETE ON lifecycle.task_observation TO pruning@'%';
+GRANT DELETE ON lifecycle.task_finding TO pruning@'%';
+GRANT DELETE ON lifecycle.manager_item TO pruning@'%';
+GRANT DELETE ON lifecycle.manager_addition TO pruning@'%';
+GRANT UPDATE (pruned_through, jobs_pruned_at) ON lifecycle.manager TO pruning@'%';
+GRANT DELETE ON lifecycle.graph_page TO pruning@'%';
+GRANT DELETE ON lifecycle.graph_result TO pruning@'%';
+GRANT DELETE ON lifecycle.graph_step TO pruning@'%';
+GRANT DELETE ON lifecycle.graph_log TO pruning@'%';
+GRANT UPDATE (pruned_through, pruned_at) ON lifecycle.graph TO pruning@'%';
+GRANT DELETE ON lifecycle.schedule_due TO pruning@'%';
+GRANT DELETE ON lifecycle.incident TO pruning@'%';
+GRANT DELETE ON lifecycle.audit_finding TO pruning@'%';
+GRANT DELETE ON lifecycle.access_log TO pruning@'%';
+GRANT INSERT, UPDATE ON lifecycle.history_property TO pruning@'%';
+GRANT UPDATE (updated_at) ON lifecycle.run_history TO pruning@'%';

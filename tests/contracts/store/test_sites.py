@@ -1,0 +1,121 @@
+"""Sites: their limits, their closures, and their figures."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import func, insert, select
+
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.store.entries import db_now, lock_sites
+from crawler_lifecycle.features.sites.store.sites import BLOCKS_KEPT_S, MINUTES_KEPT_S
+from crawler_lifecycle.features.sites.store.tables import (
+    run_site,
+    site_block,
+    site_minute,
+    site_ticket,
+)
+from crawler_lifecycle.store.store import Store
+from tests.contracts.store.harness import Harness
+
+NAME = "shop.example"
+
+
+def test_limits_replace_each_other_and_settings_win(store: Store) -> None:
+    sites = store.sites
+    assert sites.set_limits(NAME, SiteLimits(tasks=2), "ann") == (None, True)
+    assert sites.set_limits(NAME, SiteLimits(tasks=2), "ann") == (SiteLimits(tasks=2), False)
+    two = SiteLimits(requests_per_s=0.5, hours="00:00-00:00")
+    assert sites.set_limits(NAME, two, "bob") == (SiteLimits(tasks=2), True)
+    row = sites.get_site(NAME)
+    assert row is not None
+    assert (row.origin, row.changed_by, row.limits) == ("people", "bob", two.to_json())
+    assert sites.apply_settings({NAME: SiteLimits(tasks=1), "*": two}) == [NAME]
+    assert sites.apply_settings({NAME: SiteLimits(tasks=1), "*": two}) == []
+    for change in (
+        lambda: sites.set_limits(NAME, two, None),
+        lambda: sites.remove_limits(NAME, None),
+    ):
+        with pytest.raises(NotInThisState, match="LIFECYCLE_SITES"):
+            change()
+    assert sites.apply_settings({"*": two}) == []
+    assert sites.remove_limits(NAME, None) == (None, False)
+    row = sites.get_site(NAME)
+    assert row is not None
+    assert (row.origin, row.limits) == (None, two.to_json()), "those of all others"
+
+
+def test_people_close_and_open(store: Store) -> None:
+    sites = store.sites
+    sites.close_site(NAME, 60, "ann: a sale")
+    with pytest.raises(NotInThisState, match="already closed"):
+        sites.close_site(NAME, 30, "bob")
+    [closed] = sites.list_sites(0, 10, show="closed")
+    assert (closed.state, closed.closed_by, closed.opens_at is None) == (
+        "closed",
+        "ann: a sale",
+        False,
+    )
+    assert sites.closed_sites(10) == [], "a person closed it"
+    assert sites.open_site(NAME, "bob")
+    assert not sites.open_site(NAME, "bob")
+    assert [(block.person, block.closed_until is None) for block in sites.blocks(NAME)] == [
+        ("bob", True),
+        ("ann: a sale", False),
+    ]
+
+
+def test_the_figures_of_a_site(harness: Harness) -> None:
+    store = harness.store
+    fence = harness.executing("r", tasks=2)
+    waits = harness.executing("w")
+    with store.database.writing() as conn:
+        now = db_now(conn)
+        lock_sites(conn, [NAME, "other.example"])
+        for host in ("a", "b"):
+            conn.execute(insert(run_site).values(run_id=fence.run_id, host=host, site=NAME))
+        ticket = {"priority": 3, "since": harness.clock.now, "wanted": 5}
+        conn.execute(insert(site_ticket).values(run_id=waits.run_id, site=NAME, **ticket))
+        minute = int(now // 60) - 1
+        values = {"requests": 120, "statuses": {"200": 119, "error": 1}}
+        conn.execute(insert(site_minute).values(site=NAME, minute=minute, **values))
+        block = {"at": now, "run_id": fence.run_id, "status": 429, "closed_until": now + 90}
+        conn.execute(insert(site_block).values(site=NAME, **block))
+    [row] = store.sites.list_sites(0, 10, show="busy")
+    assert (row.tasks, row.waiting_runs, row.waiting_tasks, row.last_minute) == (2, 1, 5, 120)
+    assert [one.site for one in store.sites.list_sites(1, 10, search="EXAMPLE")] == [NAME]
+    assert [one.statuses for one in store.sites.minutes(NAME, 5)] == [{"200": 119, "error": 1}]
+    runs = store.sites.site_runs(NAME)
+    assert [(one.run_id, one.tasks, one.waiting_tasks) for one in runs] == [
+        (fence.run_id, 2, 0),
+        (waits.run_id, 0, 5),
+    ]
+    assert store.sites.sites_of("www.shop.example") == [NAME]
+    with limited("another"):
+        assert store.sites.list_sites(0, 10) == []
+        assert store.sites.get_site(NAME) is None
+        assert store.sites.blocks(NAME) == []
+        assert store.sites.site_runs(NAME) == []
+        assert store.sites.minutes(NAME, 5) == []
+    with limited("default"):
+        assert [one.last_minute for one in store.sites.list_sites(0, 10)] == [None]
+        assert len(store.sites.blocks(NAME)) == 1
+
+
+def test_old_figures_are_removed(store: Store) -> None:
+    with store.database.writing() as conn:
+        now = db_now(conn)
+        for age_s in (60, MINUTES_KEPT_S + 60, 10 * MINUTES_KEPT_S):
+            minute = int((now - age_s) // 60)
+            conn.execute(
+                insert(site_minute).values(site=NAME, minute=minute, requests=1, statuses={})
+            )
+        for age_s in (60, BLOCKS_KEPT_S + 60, 10 * BLOCKS_KEPT_S):
+            values = {"at": now - age_s, "closed_until": now - age_s}
+            conn.execute(insert(site_block).values(site=NAME, person="ann", **values))
+    for _ in range(2):
+        store.sites.remove_old()
+        with store.database.reading() as conn:
+            for table in (site_minute, site_block):
+                assert conn.execute(select(func.count()).select_from(table)).scalar_one() == 1
