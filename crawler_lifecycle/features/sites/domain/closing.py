@@ -26,7 +26,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SiteState:
-    """Whether a site is closed. Times are seconds of the database's clock."""
+    """The state of a site. Times are seconds of the database's clock."""
 
     closed_until: float = 0.0
     closures: int = 0
