@@ -469,7 +469,9 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
         if _part(path) in ("domain", "runner", "ports"):
             for line, module in _imports(path):
                 head = module.split(".")[0]
-                injected = head in ("scrapy", "twisted") and "inject" in path.parts
+                injected = "inject" in path.parts and (
+                    head in ("scrapy", "twisted", "crawlee") or head.startswith("crawl_runner_")
+                )
                 pure = head in PURE.get(str(path.relative_to(ROOT)), ())
                 ours = head == "crawler_lifecycle" or injected or pure
                 known = head in sys.stdlib_module_names or ours

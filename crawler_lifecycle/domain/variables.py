@@ -41,6 +41,8 @@ CONTRACT = frozenset(
         "TOKEN",
         "UPLOAD_URL",
         "UPLOAD_TOKEN",
+        "LEASES_URL",
+        "LEASES_TOKEN",
         "STOP_SIGNAL",
         "STOP_GRACE_S",
         "END_GRACE_S",

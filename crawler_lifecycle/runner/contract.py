@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -41,6 +41,9 @@ NOT_EXECUTED = 127
 NOT_KEPT = "are not kept: write them to CRAWL_FILES_DIR"
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+#: The words before a crawler's command that limit its requests by a proxy. The runner executes them
+#: itself, so that neither an image nor PATH needs crawlctl.
+PROXY = ("crawlctl", "site", "proxy", "--")
 
 
 class BadConfiguration(Exception):
@@ -137,6 +140,11 @@ class Contract(NamedTuple):
             fields=_fields(environ),
             **{name: environ.get(f"CRAWL_{name.upper()}") for name in _TEXTS},
         )
+
+
+def behind_proxy(command: Sequence[str]) -> bool:
+    """Return true if this command limits its requests by the proxy."""
+    return tuple(command[: len(PROXY)]) == PROXY
 
 
 def _fields(environ: Environ) -> list[str]:

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import MutableMapping
 from typing import Any
 
 from . import VERSION, contract
@@ -56,6 +57,8 @@ _OURS = (
     "CRAWL_SLOT_FD",
     "CRAWL_FIELDS",
 )
+#: The folder of the modules that a crawler can import.
+_INJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
 #: Seconds between two counts of the feeds, for the last count, and for the last count after a stop
 #: request.
 FEED_SECONDS = 5.0
@@ -190,6 +193,9 @@ class Runner:
             env["CRAWL_MEMORY_LIMIT"] = str(limit)
         if self._terms.state_dir and not self._scrapy:
             self._crawlee = Crawlee(env, self._terms.state_dir, resume=self._terms.resume)
+        if env.get("CRAWL_LEASES_URL") and not self._scrapy:
+            # So that a program in Python can import what asks for leases.
+            _add_modules(env)
         return env
 
     def _open_state(self, env: dict[str, str]) -> None:
@@ -621,11 +627,21 @@ def _run(argv: list[str]) -> int:
         command = _scrapy_command(chosen) if scrapy else chosen.argv
         if command[:1] == ["--"]:
             command = command[1:]
+        proxied = contract.behind_proxy(command)
+        if proxied:
+            command = command[len(contract.PROXY) :]
         if not command:
             raise contract.BadConfiguration("no command is given; write it after --")
+        if proxied:
+            script = os.path.join(_INJECT, "crawl_runner_proxy.py")
+            command = [sys.executable, script, "--", *command]
         return Runner(terms, scrapy=scrapy).run(command)
     except contract.BadConfiguration as error:
         return _refuse(str(error))
+
+
+def _add_modules(env: MutableMapping[str, str]) -> None:
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [_INJECT, env.get("PYTHONPATH")]))
 
 
 def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
@@ -633,14 +649,13 @@ def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
         raise contract.BadConfiguration(
             f"--project: {chosen.project} has no scrapy.cfg; name a Scrapy project"
         )
-    inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
+    _add_modules(os.environ)
     # scrapyd sets these variables, too. Scrapy's own name for the default project is "default",
     # too.
     job = os.environ.get("CRAWL_REQUEST_ID") or os.environ.get("CRAWL_RUN_ID", "")
     for name, value in (("PROJECT", "default"), ("SPIDER", chosen.spider), ("JOB", job)):
         os.environ.setdefault(f"SCRAPY_{name}", value)
-    return [sys.executable, "-u", os.path.join(inject, "crawl_runner_boot.py"), chosen.spider]
+    return [sys.executable, "-u", os.path.join(_INJECT, "crawl_runner_boot.py"), chosen.spider]
 
 
 def main(argv: list[str]) -> None:

@@ -24,6 +24,8 @@ from crawler_lifecycle.clusters.local.processes.identity import Identity
 from crawler_lifecycle.runner.signs import below
 from examples.story_checks import run_folder
 from tests.dev.dev_support import ROOT, Dev, wait_until
+from tests.runner.lease_gateway import JournalSite, LeaseGateway
+from tests.runner.runner_fixture import RUNNER
 from tests.support.gated_site import FREE, PAGES, GatedSite, gated_site
 from tests.ui.browser import executable
 
@@ -218,6 +220,51 @@ def test_a_site_that_hangs_holds_up_no_stop(dev: Dev) -> None:
             found = wait_for_end(dev, number)
             assert (found["status"], found["outcome"]) == ("FAILED", "cancelled"), crawler
             assert "was killed" not in found["cause"], (found["cause"], log(dev, number, 1)[-2000:])
+
+
+#: A program that sends its requests with the client that asks for leases.
+LEASED = """
+import asyncio, sys
+from crawl_runner_crawlee import LeasedHttpClient
+from crawlee import ConcurrencySettings
+from crawlee.crawlers import HttpCrawler
+
+async def main():
+    crawler = HttpCrawler(
+        http_client=LeasedHttpClient(),
+        concurrency_settings=ConcurrencySettings(max_concurrency=10, desired_concurrency=10),
+    )
+
+    @crawler.router.default_handler
+    async def handle(context):
+        pass
+
+    found = await crawler.run([f"{sys.argv[1]}{page}" for page in range(30)])
+    print(found.requests_finished)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_crawlee_keeps_the_limits_of_a_site(dev: Dev, tmp_path: Path) -> None:
+    gateway = LeaseGateway(connections=3, requests_per_s=10)
+    site = JournalSite()
+    done = subprocess.run(
+        [dev.state_dir.parent / ".venv/bin/python", "-c", LEASED, site.url],
+        env={
+            **os.environ,
+            **gateway.environment(),
+            "PYTHONPATH": str(RUNNER / "inject"),
+            "CRAWLEE_STORAGE_DIR": str(tmp_path),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split()[-1] == "30"
+    assert site.most_in_a_second() <= 11
+    assert site.most_open <= 3
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from tests.runner.runner_fixture import wait_until
 from tests.runner.scrapy_project import ScrapyFixture
 
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
-from crawl_runner_sites import seconds_of  # type: ignore[import-not-found]
+from crawl_runner_turns import retry_after_s  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.processes
 
@@ -133,5 +133,5 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
     ],
 )
 def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None) -> None:
-    date = format_datetime(NOW, usegmt=True).encode()
-    assert seconds_of(value.encode(), date) == seconds
+    date = format_datetime(NOW, usegmt=True)
+    assert retry_after_s(value, date) == seconds

@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
+from crawler_lifecycle.runner.contract import PROXY, behind_proxy
 from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 from . import supervisor
@@ -364,14 +365,18 @@ class Launcher:
                 )
             return [*wrapper, "scrapy", "--project", str(cwd), "--spider", crawler.spider_name], cwd
         path = crawler.env.get("PATH") or self._passed_on()["PATH"]
-        program = crawler.command[0]
+        prefix = len(PROXY) if behind_proxy(crawler.command) else 0
+        words = crawler.command[prefix:]
+        if not words:
+            raise LaunchRefused("command: no crawler is named after --; add its command")
+        program = words[0]
         found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
         if found is None:
             raise LaunchRefused(
                 f"command: {program!r} is not an executable that can be found; give its path, or "
                 "set PATH"
             )
-        return [*wrapper, "command", "--", found, *crawler.command[1:]], cwd
+        return [*wrapper, "command", "--", *crawler.command[:prefix], found, *words[1:]], cwd
 
 
 def _uid(folder: Path) -> str | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+import crawler_lifecycle.runner
 from crawler_lifecycle.cli.inputs import filled
 from crawler_lifecycle.cli.output import emit, say_note, show_facts, show_list, show_rows
 from crawler_lifecycle.cli.problems import WrongUsage
@@ -157,3 +161,26 @@ def open_site(site: Name, /, *, reason: Reason = None, by: By = None) -> None:
 def _show(found: Document) -> None:
     emit(found, names=[found["site"]], table=lambda: show_facts(SITE.known(found)))
     say_note(found)
+
+
+def proxy(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    port: int = 0,
+) -> None:
+    """Run a crawler whose requests wait until their sites allow them.
+
+    The crawler gets the address of a proxy in HTTP_PROXY and HTTPS_PROXY. Use this in the command
+    of a catalogue entry: `command: [crawlctl, site, proxy, --, node, main.js]`.
+
+    Parameters
+    ----------
+    command
+        the crawler with its arguments, after `--`; without one, the proxy prints its address and
+        serves until it is stopped
+    port
+        the port on 127.0.0.1; 0 is any free port
+    """
+    runner = Path(crawler_lifecycle.runner.__file__).parent
+    script = str(runner / "inject" / "crawl_runner_proxy.py")
+    crawler = ["--", *command] if command else []
+    os.execv(sys.executable, [sys.executable, script, "--port", str(port), *crawler])  # noqa: S606

@@ -21,6 +21,7 @@ SITES = Feature(
                 "delete": ("cli:delete", "Remove the limits of a site."),
                 "close": ("cli:close", "Close a site for all runs."),
                 "open": ("cli:open_site", "Open a closed site for all runs."),
+                "proxy": ("cli:proxy", "Run a crawler whose requests wait for their sites."),
             },
         ),
     ),

@@ -18,11 +18,10 @@ import sys
 import threading
 import time
 import weakref
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from crawl_runner_leases import SiteLeases  # type: ignore[import-not-found]
+from crawl_runner_leases import SiteLeases
+from crawl_runner_turns import retry_after_s
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
@@ -33,8 +32,6 @@ from twisted.internet.defer import Deferred
 _LATE_S = 0.04
 #: Seconds between two checks whether the crawl is ending, while requests wait.
 _CHECK_S = 0.5
-#: The longest ``Retry-After`` in seconds.
-_RETRY_MAX = 86_400.0
 #: Scrapy's own handlers, which close a connection after its request if a header says so. Browsers
 #: do not accept this header.
 _OWN_HANDLERS = re.compile(r"scrapy\.core\.downloader\.handlers\.(?!http2)")
@@ -120,8 +117,8 @@ class LeasedRequests:
             response = await original(request)
             status = response.status
             if "Retry-After" in response.headers:
-                retry_after = seconds_of(
-                    response.headers.get("Retry-After"), response.headers.get("Date")
+                retry_after = retry_after_s(
+                    _text(response.headers, "Retry-After"), _text(response.headers, "Date")
                 )
             return response
         finally:
@@ -227,26 +224,5 @@ def _statuses(given: Any) -> list[int]:
         ) from None
 
 
-def seconds_of(value: bytes | None, date: bytes | None = None) -> float | None:
-    """Return the seconds of a header ``Retry-After``, from 0 to one day; ``None`` if it is not
-    valid.
-
-    It contains a number or a date. A date counts from the header ``Date`` of the same response, so
-    that a wrong clock does not matter.
-    """
-    text = (value or b"").decode("latin-1").strip()
-    if re.fullmatch(r"[0-9]{1,20}(\.[0-9]{0,9})?", text):
-        return min(float(text), _RETRY_MAX)
-    until = _time_of(text)
-    if until is None:
-        return None
-    now = _time_of((date or b"").decode("latin-1")) or datetime.now(timezone.utc)  # noqa: UP017
-    return min(max(0.0, (until - now).total_seconds()), _RETRY_MAX)
-
-
-def _time_of(text: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(text)
-    except (TypeError, ValueError, OverflowError, IndexError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)  # noqa: UP017
+def _text(headers: Any, name: str) -> str:
+    return (headers.get(name) or b"").decode("latin-1")

@@ -258,3 +258,21 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
     on_disk = "".join(path.read_text() for path in fixture.folder().glob("*.json"))
     assert "k3y" not in on_disk
     assert "t-1000" not in on_disk
+
+
+def test_a_crawler_behind_the_proxy_needs_no_crawlctl(make_fixture: Callable[..., Fixture]) -> None:
+    leases = {"CRAWL_LEASES_URL": "http://127.0.0.1:1/", "CRAWL_LEASES_TOKEN": "t"}
+    fixture = make_fixture(task_environment=lambda deployment, task: leases)
+    bare = fixture.crawler(ECHO)
+    words = ["crawlctl", "site", "proxy", "--"]
+    unknown = replace(bare, command=[*words, "nothing-here"])
+    (answer,) = fixture.cluster.deploy(fixture.deployment(), unknown)
+    assert (answer.state, "'nothing-here' is not" in str(answer.reason)) == ("refused", True)
+    (answer,) = fixture.cluster.deploy(fixture.deployment(), replace(bare, command=words))
+    assert answer.reason == "command: no crawler is named after --; add its command"
+    crawler = replace(bare, command=[*words, *bare.command])
+    assert fixture.cluster.deploy(fixture.deployment(), crawler)[0].state == "created"
+    env = seen_by_crawler(fixture)["env"]
+    assert isinstance(env, dict)
+    assert env["HTTPS_PROXY"] == env["http_proxy"] == env["HTTP_PROXY"]
+    assert env["HTTP_PROXY"].startswith("http://crawler:")

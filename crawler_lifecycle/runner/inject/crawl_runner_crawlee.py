@@ -1,0 +1,78 @@
+"""HTTP client for Crawlee (Python) that keeps the limits of sites, which all runs share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from crawl_runner_leases import SiteLeases
+from crawl_runner_turns import retry_after_s, turn_at
+from crawlee.http_clients import HttpClient, ImpitHttpClient
+
+
+class LeasedHttpClient(HttpClient):  # type: ignore[misc]
+    """Sends requests with another client, each as soon as its site allows it.
+
+    A request waits in the crawler's ``navigation_timeout``, which therefore has to be longer than
+    the pauses of the sites. ``timeout`` limits the request itself. A redirect counts for the host
+    of its first request.
+
+    Without ``CRAWL_LEASES_URL``, outside of a task, requests do not wait.
+    """
+
+    def __init__(
+        self, client: HttpClient | None = None, timeout: timedelta = timedelta(minutes=1)
+    ) -> None:
+        super().__init__()
+        self._client = client or ImpitHttpClient()
+        self._timeout = timeout
+        self._leases = SiteLeases.from_environment()
+
+    async def crawl(self, request: Any, **options: Any) -> Any:
+        async with self._turn(request.url) as responses:
+            result = await self._client.crawl(request, **self._limited(options))
+            responses.append(result.http_response)
+        return result
+
+    async def send_request(self, url: str, **options: Any) -> Any:
+        async with self._turn(url) as responses:
+            response = await self._client.send_request(url, **self._limited(options))
+            responses.append(response)
+        return response
+
+    @asynccontextmanager
+    async def stream(self, url: str, **options: Any) -> AsyncIterator[Any]:
+        options = self._limited(options)
+        async with self._turn(url) as responses, self._client.stream(url, **options) as response:
+            responses.append(response)
+            yield response
+
+    async def cleanup(self) -> None:
+        await self._client.cleanup()
+
+    def _limited(self, options: dict[str, Any]) -> dict[str, Any]:
+        timeout = options.get("timeout") or self._timeout
+        return {**options, "timeout": min(timeout, self._timeout)}
+
+    @asynccontextmanager
+    async def _turn(self, url: str) -> AsyncIterator[list[Any]]:
+        """Hold a lane of the site while a request is sent. The caller adds its response."""
+        responses: list[Any] = []
+        host = urlsplit(url).hostname
+        if self._leases is None or host is None:
+            yield responses
+            return
+        lane = await turn_at(self._leases, host)
+        status = None
+        retry_after = None
+        try:
+            yield responses
+        finally:
+            for response in responses:
+                status = response.status_code
+                headers = response.headers
+                retry_after = retry_after_s(headers.get("retry-after"), headers.get("date"))
+            self._leases.end(host, lane, status, retry_after)

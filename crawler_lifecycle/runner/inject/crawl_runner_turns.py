@@ -1,0 +1,77 @@
+"""Waiting for a site's turn in asyncio, and what a site says in ``Retry-After``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+
+from crawl_runner_leases import SLACK_S, SiteLeases
+
+#: The longest ``Retry-After`` in seconds.
+_RETRY_MAX = 86_400.0
+
+
+async def turn_at(leases: SiteLeases, host: str) -> int | None:
+    """Wait until a request to this host may begin. Return its lane; ``None`` if it needs none.
+
+    The caller passes the lane to ``leases.end`` when the request has ended.
+    """
+    if leases.is_free(host):
+        return None
+    loop = asyncio.get_running_loop()
+    while True:
+        turn: asyncio.Future[tuple[int | None, float]] = loop.create_future()
+
+        def begin(lane: int | None, turn: asyncio.Future[tuple[int | None, float]] = turn) -> None:
+            began_at = time.monotonic()
+
+            def resolve() -> None:
+                if turn.done():
+                    leases.abandon(host, lane)
+                else:
+                    turn.set_result((lane, began_at))
+
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(resolve)
+
+        leases.begin(host, begin)
+        try:
+            lane, began_at = await turn
+        except asyncio.CancelledError:
+            leases.cancel(host, begin)
+            if turn.done() and not turn.cancelled():
+                leases.abandon(host, turn.result()[0])
+            raise
+        if lane is None or time.monotonic() - began_at < SLACK_S:
+            return lane
+        # This process was frozen, or busy for so long that the turn is over.
+        leases.abandon(host, lane)
+
+
+def retry_after_s(text: str | None, date: str | None = None) -> float | None:
+    """Return the seconds of a header ``Retry-After``, from 0 to one day; ``None`` if it is not
+    valid.
+
+    It contains a number or a date. A date counts from the header ``Date`` of the same response, so
+    that a wrong clock does not matter.
+    """
+    text = (text or "").strip()
+    if re.fullmatch(r"[0-9]{1,20}(\.[0-9]{0,9})?", text):
+        return min(float(text), _RETRY_MAX)
+    until = _time_of(text)
+    if until is None:
+        return None
+    now = _time_of(date or "") or datetime.now(timezone.utc)  # noqa: UP017
+    return min(max(0.0, (until - now).total_seconds()), _RETRY_MAX)
+
+
+def _time_of(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except (TypeError, ValueError, OverflowError, IndexError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)  # noqa: UP017
