@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pymysql
 import pytest
@@ -25,16 +24,10 @@ from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.harness import Clock, Harness, seen
 from tests.support.databases import SHARED, without_rows
+from tests.support.grants import grants
 from tests.support.sql_server import SqlServer, denied
 
 PASSWORD = "canary-of-the-rights"
-
-
-def grants() -> list[str]:
-    """The statements of deploy/database/services.sql, one a line."""
-    file = Path(__file__).parents[2] / "deploy" / "database" / "services.sql"
-    lines = file.read_text().splitlines()
-    return [line.removesuffix(";") for line in lines if line.startswith("GRANT")]
 
 
 def url_of(server: SqlServer, name: str) -> str:
@@ -61,7 +54,7 @@ def limited(server: SqlServer) -> Iterator[str]:
     server.execute(f"CREATE USER services@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
     try:
         without_rows(server)
-        for grant in grants():
+        for grant in grants("services"):
             server.execute(grant.replace("lifecycle.", f"{SHARED}.").replace("'%'", "'127.0.0.1'"))
         yield url_of(server, SHARED)
     finally:
@@ -173,7 +166,7 @@ def allowed(limited: str, server: SqlServer, statements: Iterable[str]) -> list[
 def test_every_table_is_granted_or_kept_on_purpose() -> None:
     granted = {
         name
-        for line in grants()
+        for line in grants("services")
         for name in re.findall(r"GRANT UPDATE(?:, DELETE)? ON lifecycle\.(\w+) ", line)
     }
     kept = {

@@ -1,5 +1,5 @@
 """The rights that ``crawlctl db prune`` needs: no more than the services', and those that
-docs/security.md names.
+deploy/database/pruning.sql grants.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pymysql
 import pytest
@@ -30,14 +29,8 @@ from tests.contracts.store.graphing import Graphed, announced, step
 from tests.contracts.store.harness import Clock, Harness
 from tests.contracts.store.managing import NEW, Managed, job
 from tests.support.databases import SHARED, without_rows
+from tests.support.grants import grants
 from tests.support.sql_server import SqlServer, denied
-
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
-
-
-def grants(user: str) -> list[str]:
-    """The statements of the page that give this user rights."""
-    return re.findall(rf"^(GRANT [^;]*? TO {user}@'%');", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +149,7 @@ def test_more_it_cannot(address: str, server: SqlServer) -> None:
         assert [statement for statement in MORE if not denied(cursor, statement)] == []
 
 
-def test_the_page_names_the_tables_that_rows_leave() -> None:
+def test_the_file_names_the_tables_that_rows_leave() -> None:
     named = {
         name
         for grant in grants("pruning")
