@@ -1,6 +1,6 @@
 # Targets with `##` are for people; `make help` lists them. The others are stages of .ci/run, or parts of a target.
 # Everything else is a task: `python3 -m tools` lists them.
-.PHONY: help run run-kubernetes dev test test-kubernetes test-all test-deps lint lock wheel image site clean env types \
+.PHONY: help run run-kubernetes dev test test-kubernetes test-all test-deps lint lock polite wheel image site clean env types \
   test-together test-stack test-more test-services test-stacks test-embedded test-newest test-ui kube-binaries \
   test-kubelet test-kwok toxiproxy faults-short
 
@@ -72,6 +72,11 @@ lock: ## renew the lock files (uv)
 	@$(COMPILE) -c locks/all.lock images/crawler/requirements.in -o images/crawler/requirements.lock
 	@$(COMPILE) examples/foreign/requirements.in -o examples/foreign/requirements.lock
 	@$(COMPILE) --python-version 3.11 images/sbom/requirements.in -o images/sbom/requirements.lock
+
+# Forty crawls of one site, by this service, by scrapyd and as processes, judged by the site: a quarter of an hour.
+# BENCHMARK_PARTS, BENCHMARK_S and BENCHMARK_RUNS select parts and sizes (benchmarks/README.md).
+polite: env
+	@$(PY) -m benchmarks polite
 
 wheel: $(RUNS) ## build the package into dist; the same sources give the same bytes
 	@rm -f dist/*.whl && $(PY) -m hatchling build -t wheel -d dist

@@ -29,6 +29,7 @@ from benchmarks import (
     kubernetes_poll,
     large_histories,
     managers,
+    polite,
     pools,
     retries,
     rows,
@@ -64,6 +65,7 @@ BENCHMARKS = {
     "graphs": graphs.main,
     "items": items.main,
     "ui": ui.main,
+    "polite": polite.main,
     "pools": pools.main,
     "retries": retries.main,
     "rows": rows.main,
@@ -80,6 +82,7 @@ BENCHMARKS = {
 #: Take many minutes, or want the programs of the test cluster (make kube-binaries), so they run
 #: only when named.
 LONG = (
+    "polite",
     "rest",
     "open-runs",
     "burst",

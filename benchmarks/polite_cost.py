@@ -1,0 +1,213 @@
+"""What the limits of sites cost: a request in the crawler, and a lease at the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import sqlalchemy as sa
+
+from benchmarks.polite_fleets import HOST, Ours, Target, ours, target, wait, write_project
+from benchmarks.polite_load import row
+from benchmarks.sizes import size
+from benchmarks.throughput import _cpu
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.task_tokens import Purpose, TaskClaim, sign_task
+from tests.support.filling import fill_runs, fill_tasks, patient_engine
+
+#: Requests a second of each crawl whose processor time is compared.
+CRAWL_RATE = 30
+CRAWL_S = size(45.0, 5.0)
+#: The limits of the crawls by this service, by host. Where connections are limited, each request
+#: has a connection of its own.
+CRAWL_LIMITS = {
+    HOST: {"requests_per_s": CRAWL_RATE * 1.5, "connections": 16},
+    "127.0.0.2": {"requests_per_s": CRAWL_RATE * 1.5},
+    "127.0.0.3": {},
+}
+_SETTINGS = {"DOWNLOAD_DELAY": f"{1 / CRAWL_RATE:.3f}", "CONCURRENT_REQUESTS_PER_DOMAIN": "8"}
+TASKS = size(500, 20)
+SITES = size(1000, 40)
+RENEWALS_S = size(20.0, 5.0)
+#: As often as ``crawl_runner_leases`` renews.
+RENEW_S = 2.5
+
+
+def crawler() -> None:
+    """Compare crawls by this service with crawls by Scrapy alone, all at the same time."""
+    limits = {host: given for host, given in CRAWL_LIMITS.items() if given}
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        write_project(folder)
+        with target(folder) as site, ours(folder, site, limits) as fleet:
+            _compare(folder, site, fleet)
+
+
+def _compare(folder: Path, site: Target, fleet: Ours) -> None:
+    runs = {
+        host: fleet.crawl("scrapy", f"http://{host}:{site.port}", n, USER_AGENT=host, **_SETTINGS)
+        for n, host in enumerate(CRAWL_LIMITS)
+    }
+    url = f"http://{HOST}:{site.port}"
+    closing = {"DEFAULT_REQUEST_HEADERS": '{"Connection": "close"}'}
+    with (
+        _plain_crawl(folder, url, "alone", {}) as alone,
+        _plain_crawl(folder, url, "closing", closing) as closes,
+    ):
+        known = {"alone": alone.pid, "closing": closes.pid}
+        seen: set[str] = set()
+
+        def all_visit() -> bool:
+            seen.update(one.agent for one in site.journal().requests)
+            return len(seen) == len(known) + len(runs)
+
+        wait(all_visit, 120)
+        time.sleep(5)
+        pids = fleet.crawlers()
+        known |= {name: pids[run_id] for name, run_id in runs.items()}
+        gateway = fleet.stack.supervisor.pids()["gateway"]
+        site.journal()
+        before = {name: _cpu(pid) for name, pid in known.items()}
+        at_gateway = _cpu(gateway)
+        time.sleep(CRAWL_S)
+        used = {name: _cpu(pid) - before[name] for name, pid in known.items()}
+        at_gateway = _cpu(gateway) - at_gateway
+        requests = site.journal().requests
+    fleet.stop()
+    counts = {name: sum(one.agent == name for one in requests) for name in known}
+    ms = {name: 1000 * used[name] / counts[name] for name in known}
+    limited, rated, free = (ms[host] for host in CRAWL_LIMITS)
+    what = "processor time of a request in the crawler"
+    alone_ms = f"{ms['alone']:.2f} ms"
+    reach = "<= 1.03 x plain"
+    row(f"{what}, no limits", reach, _times(free, ms["alone"]), "-", alone_ms)
+    row(f"{what}, limited rate", reach, _times(rated, ms["alone"]), "-", alone_ms)
+    closing_ms = f"{ms['closing']:.2f} ms"
+    cell = _times(limited, ms["closing"])
+    row(f"{what}, limited connections; plain closes each", reach, cell, "-", closing_ms)
+    leased = counts[HOST] + counts["127.0.0.2"]
+    cell = f"{1000 * at_gateway / leased:.2f} ms"
+    row(
+        "processor time of a request at the gateway, with its other work",
+        "<= 0.1 ms",
+        cell,
+        "-",
+        "-",
+    )
+
+
+def _times(value: float, plain: float) -> str:
+    return f"{value / plain:.3f} x ({value:.2f} ms)"
+
+
+@contextlib.contextmanager
+def _plain_crawl(
+    folder: Path, url: str, name: str, settings: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-m", "scrapy", "crawl", "polite", "-a", f"site={url}"]
+    words += ["-a", f"number={name}"]
+    for key, value in {**_SETTINGS, **settings, "USER_AGENT": name}.items():
+        words += ["-s", f"{key}={value}"]
+    with (folder / f"{name}.log").open("wb") as log:
+        running = subprocess.Popen(words, cwd=folder / "project", stdout=log, stderr=log)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def renewals() -> None:
+    """Let very many tasks renew their leases, and measure the gateway."""
+    limits = {f"site-{n}.example": {"requests_per_s": 10, "connections": 4} for n in range(SITES)}
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        write_project(folder)
+        with target(folder) as site, ours(folder, site, limits) as fleet:
+            run = _fill(fleet)
+            gateway = fleet.stack.supervisor.pids()["gateway"]
+            before = _cpu(gateway)
+            time.sleep(10)
+            idle = (_cpu(gateway) - before) / 10
+            key = (fleet.stack.state_dir / "task.key").read_text().encode()
+            calls, errors, cores = asyncio.run(_renew(fleet, run, key, gateway))
+    row(
+        f"{TASKS} tasks renew leases at {SITES} sites",
+        "<= 0.1 core",
+        f"{cores - idle:.3f} core and {idle:.3f} at rest; {calls / RENEWALS_S:.0f} calls a second, "
+        f"{1000 * (cores - idle) * RENEWALS_S / calls:.2f} ms each, {errors} errors",
+        "-",
+        "-",
+    )
+
+
+def _fill(fleet: Ours) -> RunRef:
+    """Insert a run whose tasks execute, for the gateway only."""
+    url = str(fleet.stack.addresses["database"])
+    engine = patient_engine(url)
+    uid = f"{random.Random(65).getrandbits(128):032x}"
+    with engine.begin() as connection:
+        run_id = fill_runs(connection, 1)
+        fill_tasks(connection, run_id, 1, TASKS, "RUNNING")
+        connection.execute(
+            sa.text(
+                "UPDATE run_history SET run_uid = :uid, status = 'PROCESSING', ended_at = NULL "
+                "WHERE run_id = :run_id"
+            ),
+            {"uid": uid, "run_id": run_id},
+        )
+    engine.dispose()
+    return RunRef(run_id, uid)
+
+
+async def _renew(fleet: Ours, run: RunRef, key: bytes, gateway: int) -> tuple[int, int, float]:
+    """Renew for so long. Return the calls, the failed ones, and the cores that the gateway used."""
+    totals = {"calls": 0, "errors": 0}
+    gate = asyncio.Event()
+    end = asyncio.Event()
+    connector = aiohttp.TCPConnector(limit=100)
+    async with aiohttp.ClientSession(connector=connector) as http:
+
+        async def task(index: int) -> None:
+            claim = TaskClaim(Purpose.LEASES, run, index, 1)
+            headers = {"Authorization": f"Bearer {sign_task(key, claim)}"}
+            base = f"{fleet.gateway.url}/v1/runs/{run.run_id}"
+            url = f"{base}/tasks/{index}/attempts/1/leases"
+            hosts = [f"site-{n}.example" for n in range(index, SITES, TASKS)]
+            held: dict[str, list[int]] = {host: [] for host in hosts}
+            await asyncio.sleep(RENEW_S * index / TASKS)
+            while not end.is_set():
+                began = time.monotonic()
+                body = {
+                    host: {"wanted": 1, "kept": kept, "passed": True, "statuses": {"200": 5}}
+                    for host, kept in held.items()
+                }
+                async with http.post(url, json={"sites": body}, headers=headers) as response:
+                    told: Any = await response.json()
+                    counted = gate.is_set() and not end.is_set()
+                    totals["calls"] += counted
+                    totals["errors"] += counted and response.status != 200
+                    if response.status == 200:
+                        for host in hosts:
+                            held[host] = [one["lane"] for one in told["sites"][host]["lanes"]]
+                await asyncio.sleep(max(0.0, began + RENEW_S - time.monotonic()))
+
+        tasks = [asyncio.create_task(task(index)) for index in range(TASKS)]
+        await asyncio.sleep(3 * RENEW_S)
+        before = _cpu(gateway)
+        began = time.monotonic()
+        gate.set()
+        await asyncio.sleep(RENEWALS_S)
+        cores = (_cpu(gateway) - before) / (time.monotonic() - began)
+        end.set()
+        await asyncio.gather(*tasks)
+    return totals["calls"], totals["errors"], cores

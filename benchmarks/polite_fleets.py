@@ -1,0 +1,367 @@
+"""Three ways to run the same crawls: this service, scrapyd, and a process for each.
+
+The crawls are those of one Scrapy project whose settings keep the limits of the site, as far as one
+process can: ``DOWNLOAD_DELAY`` and ``CONCURRENT_REQUESTS_PER_DOMAIN``. A crawl follows links until
+its time is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import pytest
+
+from benchmarks.polite_journal import Journal
+from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.stack.layout import Layout
+from crawler_lifecycle.cli.stack.processes import free_port
+from crawler_lifecycle.cli.stack.stack import Stack
+from tools.faults.scrapyd import program
+
+HOST = "127.0.0.1"
+RATE = 10.0
+CONNECTIONS = 4
+#: What ``LIFECYCLE_SITES`` contains.
+LIMITS = {HOST: {"requests_per_s": RATE, "connections": CONNECTIONS}}
+#: Slots for tasks: more than there are crawls, so that nothing else limits them.
+SLOTS = 128
+ROOT = Path(__file__).parents[1]
+#: A crawler begins again with the clock that ``env`` names. The catalogue refuses ``LD_PRELOAD``.
+_SETTINGS = f"""
+import os, sys
+library = os.environ.get("CLOCK_LIBRARY", "")
+if os.environ.get("LD_PRELOAD", "") != library:
+    os.execve(sys.executable, sys.orig_argv, os.environ | {{"LD_PRELOAD": library}})
+SPIDER_MODULES = ["polite_project"]
+ROBOTSTXT_OBEY = True
+DOWNLOAD_DELAY = {1 / RATE}
+RANDOMIZE_DOWNLOAD_DELAY = False
+CONCURRENT_REQUESTS_PER_DOMAIN = {CONNECTIONS}
+TELNETCONSOLE_ENABLED = False
+LOG_LEVEL = "INFO"
+"""
+_SPIDER = """
+import scrapy
+
+class PoliteSpider(scrapy.Spider):
+    name = "polite"
+
+    async def start(self):
+        for n in range(4):
+            yield scrapy.Request(f"{self.site}/start/{self.number}/{n}")
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield from response.follow_all(css="a")
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of crawl: the entry of the catalogue, and the command without this service."""
+
+    entry: dict[str, Any]
+    command: list[str]
+    scrapyd: bool = False
+    """True if scrapyd can run it."""
+
+
+#: What the crawls take turns in. The arguments of a crawl are its site, number and seconds.
+KINDS = {
+    "scrapy": Kind(
+        {"kind": "scrapy", "project": "project", "spider": "polite"},
+        ["-m", "scrapy", "crawl", "polite"],
+        scrapyd=True,
+    ),
+}
+
+
+@dataclass
+class Target:
+    """The site as a process of its own."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    control: int = field(default_factory=free_port)
+
+    @property
+    def url(self) -> str:
+        """The address for crawls."""
+        return f"http://{HOST}:{self.port}"
+
+    def ask(self, path: str) -> Any:
+        """Call the control port."""
+        url = f"http://{HOST}:{self.control}{path}"
+        return httpx.get(url, timeout=60, trust_env=False).json()
+
+    def journal(self) -> Journal:
+        """Return the journal since the last call."""
+        return Journal.from_json(self.ask("/journal"))
+
+
+@contextlib.contextmanager
+def target(folder: Path) -> Iterator[Target]:
+    """A site that runs until the end of the block."""
+    site = Target(folder)
+    words = ["-m", "benchmarks.polite_site", str(site.port), str(site.control)]
+    with process([sys.executable, *words], folder / "site.log", cwd=ROOT):
+        wait(lambda: site.ask("/") is not None, 30)
+        yield site
+
+
+@contextlib.contextmanager
+def process(command: list[str], log: Path, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    with log.open("ab") as output:
+        running = subprocess.Popen(command, stdout=output, stderr=output, **more)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        try:
+            running.wait(20)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+
+
+def wait(condition: Any, seconds: float) -> None:
+    """Wait until this holds. A call without an answer does not hold.
+
+    Raises ``TimeoutError``.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if condition():
+                return
+        if time.monotonic() > until:
+            raise TimeoutError(f"did not come within {seconds:g} s")
+        time.sleep(0.2)
+
+
+class Fleet(Protocol):
+    """One of the ways."""
+
+    name: str
+
+    def start(self, number: int, seconds: float) -> None:
+        """Start a crawl that ends after so long."""
+
+    def alive(self) -> int:
+        """Return how many crawls have not ended."""
+
+    def failed(self) -> int | None:
+        """Return how many crawls failed; ``None`` if this is not known."""
+
+    def stop(self) -> None:
+        """Stop all crawls, and wait for their end."""
+
+
+def write_project(folder: Path) -> Path:
+    """Write the Scrapy project. Return its folder."""
+    project = folder / "project"
+    package = project / "polite_project"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "settings.py").write_text(_SETTINGS)
+    (package / "spider.py").write_text(_SPIDER)
+    names = "".join(f"{name} = polite_project.settings\n" for name in ("default", "polite"))
+    (project / "scrapy.cfg").write_text(f"[settings]\n{names}")
+    return project
+
+
+class Plain:
+    """A process for each crawl."""
+
+    name = "plain"
+
+    def __init__(self, folder: Path, site: Target) -> None:
+        self.folder = folder
+        self.site = site
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, number: int, seconds: float) -> None:
+        """See ``Fleet``."""
+        kinds = list(KINDS.values())
+        words = [sys.executable, *kinds[number % len(kinds)].command]
+        words += ["-a", f"site={self.site.url}", "-a", f"number={number}"]
+        words += ["-s", f"CLOSESPIDER_TIMEOUT={seconds:.0f}"]
+        with (self.folder / f"plain-{number}.log").open("wb") as log:
+            self.processes.append(
+                subprocess.Popen(words, cwd=self.folder / "project", stdout=log, stderr=log)
+            )
+
+    def alive(self) -> int:
+        """See ``Fleet``."""
+        return sum(one.poll() is None for one in self.processes)
+
+    def failed(self) -> int:
+        """See ``Fleet``."""
+        return sum(one.poll() not in (None, 0) for one in self.processes)
+
+    def stop(self) -> None:
+        """See ``Fleet``."""
+        for one in self.processes:
+            if one.poll() is None:
+                one.send_signal(signal.SIGTERM)
+        for one in self.processes:
+            try:
+                one.wait(60)
+            except subprocess.TimeoutExpired:
+                one.kill()
+
+
+class Scrapyd:
+    """The crawls as jobs of scrapyd."""
+
+    name = "scrapyd"
+
+    def __init__(self, site: Target, url: str) -> None:
+        self.site = site
+        self.url = url
+
+    def start(self, number: int, seconds: float) -> None:
+        """See ``Fleet``."""
+        form = {"project": "polite", "spider": "polite", "site": self.site.url}
+        form |= {"number": str(number), "setting": f"CLOSESPIDER_TIMEOUT={seconds:.0f}"}
+        told = httpx.post(f"{self.url}/schedule.json", data=form, timeout=60, trust_env=False)
+        if told.json()["status"] != "ok":
+            raise RuntimeError(told.text)
+
+    def _jobs(self) -> Any:
+        url = f"{self.url}/listjobs.json?project=polite"
+        return httpx.get(url, timeout=60, trust_env=False).json()
+
+    def alive(self) -> int:
+        """See ``Fleet``."""
+        jobs = self._jobs()
+        return len(jobs["pending"]) + len(jobs["running"])
+
+    def failed(self) -> None:
+        """See ``Fleet``. scrapyd does not report it."""
+
+    def stop(self) -> None:
+        """See ``Fleet``."""
+        jobs = self._jobs()
+        for job in jobs["pending"] + jobs["running"]:
+            form = {"project": "polite", "job": job["id"]}
+            httpx.post(f"{self.url}/cancel.json", data=form, timeout=60, trust_env=False)
+        wait(lambda: not self.alive(), 90)
+
+
+@contextlib.contextmanager
+def scrapyd(folder: Path, site: Target) -> Iterator[Scrapyd]:
+    """A scrapyd that runs until the end of the block."""
+    port = free_port()
+    project = folder / "project"
+    places = "".join(f"{name}_dir = {folder / name}\n" for name in ("logs", "eggs", "dbs"))
+    options = f"http_port = {port}\nmax_proc = {SLOTS}\npoll_interval = 0.2\n"
+    (project / "scrapyd.conf").write_text(f"[scrapyd]\n{options}{places}")
+    # It starts each crawl in its own working directory, which is the project.
+    with process([str(program()), "-m", "scrapyd"], folder / "scrapyd.log", cwd=project):
+        fleet = Scrapyd(site, f"http://{HOST}:{port}")
+        status = f"{fleet.url}/daemonstatus.json"
+        wait(lambda: httpx.get(status, trust_env=False).status_code == httpx.codes.OK, 60)
+        yield fleet
+
+
+@contextlib.contextmanager
+def plain(folder: Path, site: Target) -> Iterator[Plain]:
+    """Processes that end with the block."""
+    fleet = Plain(folder, site)
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+class Ours:
+    """The crawls as runs of this service, with limits for the site."""
+
+    name = "ours"
+
+    def __init__(self, site: Target, stack: Stack) -> None:
+        self.site = site
+        self.stack = stack
+        self.gateway = Gateway(str(stack.addresses["gateway"]), timeout_s=60)
+        self.stamp = time.time_ns()
+
+    def start(self, number: int, seconds: float) -> None:
+        """See ``Fleet``."""
+        kind = list(KINDS)[number % len(KINDS)]
+        self.crawl(kind, self.site.url, number, CLOSESPIDER_TIMEOUT=f"{seconds:.0f}")
+
+    def crawl(self, kind: str, url: str, number: int, **settings: str) -> int:
+        """Start a crawl of a site with these settings. Return its run."""
+        request = {
+            "crawler": kind,
+            "args": {"site": url, "number": str(number)},
+            "settings": settings,
+        }
+        return int(str(self.gateway.start(request, f"{self.stamp}-{number}")["run_id"]))
+
+    def crawlers(self) -> dict[int, int]:
+        """Return the process id of each crawler that is running, by its run."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if b"crawl_runner_boot" not in (folder / "cmdline").read_bytes():
+                    continue
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                names = dict(line.partition(b"=")[::2] for line in environment)
+                if os.fsdecode(names[b"CRAWL_FILES_DIR"]).startswith(str(self.stack.state_dir)):
+                    found[int(names[b"CRAWL_RUN_ID"])] = int(folder.name)
+        return found
+
+    def alive(self) -> int:
+        """See ``Fleet``."""
+        return len(self._runs("INITIALIZING", "PROCESSING", "STOPPING"))
+
+    def failed(self) -> int:
+        """See ``Fleet``."""
+        return sum(run["outcome"] != "cancelled" for run in self._runs("FAILED"))
+
+    def _runs(self, *statuses: str) -> list[dict[str, Any]]:
+        return self.gateway.runs(status=statuses)
+
+    def stop(self) -> None:
+        """See ``Fleet``."""
+        for run in self._runs("INITIALIZING", "PROCESSING"):
+            self.gateway.stop(int(str(run["run_id"])), reason="end of a measurement")
+        wait(lambda: not self.alive(), 90)
+
+
+@contextlib.contextmanager
+def ours(
+    folder: Path,
+    site: Target,
+    limits: Mapping[str, Any] = LIMITS,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Ours]:
+    """A stack of real processes that runs until the end of the block. ``env`` is for crawlers."""
+    more = {"args": {"site": {}, "number": {}}, "env": dict(env or {})}
+    catalogue = [{"name": name, **kind.entry, **more} for name, kind in KINDS.items()]
+    (folder / "crawlers.yaml").write_text(json.dumps(catalogue))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIFECYCLE_SITES", json.dumps(limits))
+        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
+        patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
+        layout = Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
+        stack = Stack(layout)
+        stack.start()
+        try:
+            yield Ours(site, stack)
+        finally:
+            stack.stop(kill_crawls=True)
