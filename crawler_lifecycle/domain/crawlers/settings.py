@@ -32,7 +32,7 @@ class Rule:
 
 def number(least: float, most: float, *, whole: bool = True) -> Rule:
     """Return the rule that allows numbers within these bounds, in a format that Scrapy reads."""
-    pattern = re.compile(r"-?[0-9]{1,15}" if whole else r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
+    pattern = re.compile(r"-?[0-9]{1,15}" if whole else r"-?[0-9]{1,15}(\.[0-9]{1,20})?")
     kind = "a whole number" if whole else "a number"
     return Rule(
         lambda value: pattern.fullmatch(value) is not None and least <= float(value) <= most,
