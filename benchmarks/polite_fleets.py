@@ -1,8 +1,9 @@
 """Three ways to run the same crawls: this service, scrapyd, and a process for each.
 
-The crawls are those of one Scrapy project whose settings keep the limits of the site, as far as one
-process can: ``DOWNLOAD_DELAY`` and ``CONCURRENT_REQUESTS_PER_DOMAIN``. A crawl follows links until
-its time is over.
+Half of the crawls are those of a Scrapy project, half are a program that knows nothing of sites,
+which this service starts behind the proxy. Scrapyd can only run the first. Both keep the limits of
+the site as far as one process can: ``DOWNLOAD_DELAY`` and ``CONCURRENT_REQUESTS_PER_DOMAIN``, and
+one request at a time. A crawl follows links until its time is over.
 """
 
 from __future__ import annotations
@@ -65,6 +66,27 @@ class PoliteSpider(scrapy.Spider):
         yield {"url": response.url}
         yield from response.follow_all(css="a")
 """
+#: It gets its arguments in the variables of this service, or in words as Scrapy does.
+_WANDERER = """
+import json, os, re, sys, time, urllib.error, urllib.parse, urllib.request
+
+words = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+args = words | json.loads(os.environ.get("CRAWL_ARGS", "{}"))
+settings = words | json.loads(os.environ.get("CRAWL_SETTINGS", "{}"))
+until = time.monotonic() + float(settings["CLOSESPIDER_TIMEOUT"])
+pages = [f"{args['site']}/start/{args['number']}/0"]
+while time.monotonic() < until:
+    url = pages.pop(0)
+    try:
+        with urllib.request.urlopen(url, timeout=120) as response:
+            links = re.findall("href='([^']+)'", response.read().decode())
+        pages += [urllib.parse.urljoin(url, link) for link in links]
+        del pages[100:]
+    except urllib.error.HTTPError as error:
+        pages.append(url)
+        time.sleep(float(error.headers.get("Retry-After", 1)) if error.code == 429 else 1)
+    time.sleep(0.1)
+"""
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,14 @@ KINDS = {
         {"kind": "scrapy", "project": "project", "spider": "polite"},
         ["-m", "scrapy", "crawl", "polite"],
         scrapyd=True,
+    ),
+    "command": Kind(
+        {
+            "kind": "command",
+            "project": "project",
+            "command": ["crawlctl", "site", "proxy", "--", "python", "wanderer.py"],
+        },
+        ["wanderer.py"],
     ),
 }
 
@@ -177,6 +207,7 @@ def write_project(folder: Path) -> Path:
     (package / "__init__.py").touch()
     (package / "settings.py").write_text(_SETTINGS)
     (package / "spider.py").write_text(_SPIDER)
+    (project / "wanderer.py").write_text(_WANDERER)
     names = "".join(f"{name} = polite_project.settings\n" for name in ("default", "polite"))
     (project / "scrapy.cfg").write_text(f"[settings]\n{names}")
     return project
