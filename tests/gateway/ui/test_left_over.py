@@ -44,7 +44,7 @@ def test_each_class_and_id_of_the_style_sheet_is_used() -> None:
     names = {name for text in selectors for name in re.findall(r"[.#]([a-z][\w-]*)", text)}
     assert len(names) > 100
     # A state with several words, such as "brings less", has hyphens in its class.
-    states = {text.replace(" ", "-") for text in re.findall(r'"([a-z]+ [a-z]+)"', WRITTEN)}
+    states = {re.sub("[ _]", "-", text) for text in re.findall(r'"([a-z]+[ _][a-z]+)"', WRITTEN)}
     statuses = {text.lower() for text in re.findall(r'"([A-Z]+)"', WRITTEN)}
     used = states | statuses | set(re.findall(r"[\w-]+", WRITTEN))
     assert {name for name in names - used if not name.startswith(PUT_TOGETHER)} == set()
