@@ -51,6 +51,8 @@ ONCE = (
 #: The key in the ASGI scope for the fields that a request's log line adds: the caller and the
 #: operation.
 ABOUT = "lifecycle.about"
+#: The key in the ASGI scope that is true for requests that are as frequent as reads.
+FREQUENT = "lifecycle.frequent"
 _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
 _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -124,7 +126,7 @@ class Guard:
                     "seconds": round(time.monotonic() - began, 4),
                 }
                 logger.log(
-                    _level(method, status),
+                    _level(scope, status),
                     "%s %s: %s",
                     method,
                     path,
@@ -133,14 +135,15 @@ class Guard:
                 )
 
 
-def _level(method: str, status: int) -> int:
+def _level(scope: Scope, status: int) -> int:
     """Return the level of the log line.
 
     Successful reads are frequent and change nothing, while failures need attention.
     """
     if status >= 500:
         return logging.WARNING
-    return logging.DEBUG if method in ("GET", "HEAD") and 0 < status < 400 else logging.INFO
+    frequent = scope["method"] in ("GET", "HEAD") or scope.get(FREQUENT, False)
+    return logging.DEBUG if frequent and 0 < status < 400 else logging.INFO
 
 
 def _mark(message: Message, name: str) -> None:

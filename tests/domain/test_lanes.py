@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import crawler_lifecycle.runner
 from crawler_lifecycle.features.sites.domain.closing import Block, SiteState, blocked, passed
 from crawler_lifecycle.features.sites.domain.lanes import (
-    LEASE_S,
-    RENEW_S,
+    LONG_LEASE_S,
+    LONG_RENEW_S,
+    SETTLED_S,
     SLACK_S,
     LaneLease,
     LeaseRequest,
@@ -57,7 +58,7 @@ class World:
         self.latency_s = latency_s
         self.random = random.Random(seed)
         _CHANCE.seed(seed)
-        self.tasks = [Task(f"{number}.0.1") for number in range(tasks)]
+        self.tasks = [Task(f"{number}.0.1") for number in range(1, tasks + 1)]
         self.leases: list[LaneLease] = []
         self.wanted_until = 0.0
         self.waiting = WaitingTasks()
@@ -68,6 +69,7 @@ class World:
         self.begun: list[float] = []
         self.served: list[float] = []
         self.most = 0
+        self.calls = 0
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
@@ -109,6 +111,7 @@ class World:
 
     def _ask(self, task: Task) -> None:
         asked = task.site.question(self.now)
+        self.calls += 1
         task.call = self.now, asked
         task.answers_at = self.now + self.random.uniform(0.0, 0.03)
         task.answer = None
@@ -119,13 +122,12 @@ class World:
         request = LeaseRequest(task.name, asked["wanted"], asked["kept"])
         lanes = lane_count(self.limits) if steady else 0
         others_wait = self.now < self.wanted_until
-        self.leases, missing = assign_lanes(
-            self.leases, [request], lanes, now, others_wait=others_wait
-        )
+        assigned = assign_lanes(self.leases, [request], lanes, now, others_wait=others_wait)
+        self.leases = list(assigned.leases)
         mine = [lease for lease in self.leases if lease.holder == task.name]
         self.waiting.set(task.name, self.now, waits=not mine)
         pause = self.waiting.ask_s(self.now)
-        if missing:
+        if assigned.missing:
             self.wanted_until = max(self.wanted_until, self.now + 1.5 * pause)
         tables = [timetable_of(self.limits, lease.lane, now) for lease in mine]
         task.answer = {
@@ -133,7 +135,7 @@ class World:
             "exclusive": self.limits.connections is not None,
             "probe": False,
             "closed_s": 0.0,
-            "ask_s": RENEW_S[not (missing or others_wait)] if mine else pause,
+            "ask_s": assigned.renew_s if mine else pause,
             "lanes": [
                 {
                     "lane": lease.lane,
@@ -166,24 +168,42 @@ CONNECTIONS = st.none() | st.integers(1, 6)
 
 
 @settings(max_examples=30)
-@given(RATES, CONNECTIONS, st.integers(1, 5), st.floats(0.02, 0.4), st.integers(0, 10_000))
+@given(
+    RATES,
+    CONNECTIONS,
+    st.integers(1, 5),
+    st.floats(0.02, 0.4),
+    st.booleans(),
+    st.integers(0, 10_000),
+)
 def test_limits_hold_whatever_happens_to_tasks_and_the_gateway(
-    rate: int | None, connections: int | None, tasks: int, latency_s: float, seed: int
+    rate: int | None,
+    connections: int | None,
+    tasks: int,
+    latency_s: float,
+    settled: bool,
+    seed: int,
 ) -> None:
     world = World(
         SiteLimits(None, rate, connections or (5 if rate is None else None)), tasks, latency_s, seed
     )
+    if settled:
+        others = world.tasks[1:]
+        world.tasks = world.tasks[:1]
+        world.tasks[0].concurrency = 1
+        world.run(SETTLED_S + 5)
+        world.tasks += others
     for number in range(6):
         world.run(world.random.uniform(0.2, 3))
         victim = world.random.choice(world.tasks)
         match world.random.randrange(5):
             case 0:
-                victim.frozen_until = world.now + world.random.uniform(1, 2 * LEASE_S)
+                victim.frozen_until = world.now + world.random.uniform(1, 1.5 * LONG_LEASE_S)
             case 1:
                 world.tasks.remove(victim)
                 world.tasks.append(Task(f"{number}.1.1"))
             case 2:
-                world.away_until = world.now + world.random.uniform(1, 2 * LEASE_S)
+                world.away_until = world.now + world.random.uniform(1, 1.5 * LONG_LEASE_S)
             case 3:
                 world.clock_ahead += world.random.choice((-600.0, 600.0, 3.0))
             case 4:
@@ -213,6 +233,22 @@ def test_the_limit_is_used_and_divided_while_tasks_come_and_go(
     assert (len(world.begun) - begun) / (5 * rounds * rate) >= 0.9
 
 
+def test_a_task_that_is_alone_renews_seldom_until_another_one_needs_its_lanes() -> None:
+    world = World(SiteLimits(None, 10.0, 3), 1, 0.05, 1)
+    world.tasks[0].concurrency = 1
+    world.run(40)
+    calls = world.calls
+    world.run(5 * LONG_RENEW_S)
+    assert world.calls - calls <= 7
+    world.tasks.append(Task("2.0.1"))
+    world.run(0.5)
+    assert {lease.holder for lease in world.leases} == {"1.0.1", "2.0.1"}, "a lane was free"
+    world.tasks.append(Task("3.0.1"))
+    world.run(LONG_RENEW_S + 4)
+    assert {lease.holder for lease in world.leases} == {"1.0.1", "2.0.1", "3.0.1"}
+    world.check()
+
+
 def test_tasks_that_wait_get_their_turn() -> None:
     world = World(SiteLimits(None, 10.0, 1), 4, 0.05, 1)
     turns = set()
@@ -226,9 +262,10 @@ def test_a_task_that_never_returns_a_lane_loses_it_when_others_wait() -> None:
     limits = SiteLimits(connections=1)
     greedy = LeaseRequest("1.0.1", 1, [0])
     poor = LeaseRequest("2.0.1", 1)
-    leases, _ = assign_lanes([], [greedy], lane_count(limits), 0.0)
+    leases = assign_lanes([], [greedy], lane_count(limits), 0.0).leases
     for now in range(1, 400):
-        leases, _waits = assign_lanes(leases, [poor, greedy], 1, float(now), others_wait=now > 1)
+        asking = [poor, greedy]
+        leases = assign_lanes(leases, asking, 1, float(now), others_wait=now > 1).leases
         if leases[0].holder == poor.holder:
             break
     assert now < 200

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 import crawler_lifecycle.runner
+from tests.runner.lease_gateway import LeaseGateway
 from tests.runner.runner_fixture import wait_until
 from tests.runner.scrapy_project import ScrapyFixture
 
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
+from crawl_runner_leases import SiteLeases  # type: ignore[import-not-found]
 from crawl_runner_turns import retry_after_s  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.processes
@@ -135,3 +137,19 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None) -> None:
     date = format_datetime(NOW, usegmt=True)
     assert retry_after_s(value, date) == seconds
+
+
+def test_one_call_renews_the_lanes_of_several_hosts() -> None:
+    with LeaseGateway(connections=2) as gateway:
+        variables = gateway.environment()
+        leases = SiteLeases(variables["CRAWL_LEASES_URL"], variables["CRAWL_LEASES_TOKEN"])
+        for host in ("a.example", "b.example"):
+            begun = threading.Event()
+            leases.begin(host, lambda lane, begun=begun: begun.set())
+            assert begun.wait(5)
+        leases.close()
+        wait_until(lambda: leases._connection is None, 5)
+        gateway.shutdown()
+    assert set(gateway.questions[0]) == {"a.example"}
+    assert set(gateway.questions[1]) == {"a.example", "b.example"}
+    assert gateway.questions[1]["a.example"]["kept"]

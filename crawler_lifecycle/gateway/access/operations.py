@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.task_tokens import Purpose
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.serving import ABOUT, bearer, password, unauthorised
+from crawler_lifecycle.web.serving import ABOUT, FREQUENT, bearer, password, unauthorised
 from crawler_lifecycle.web.tries import address_of
 
 from .limits import Quota, RateLimits
@@ -64,6 +64,8 @@ class Access:
     """True if a crawler may call it with its own token, for its own run."""
     own_task: Purpose | None = None
     """The purpose of the token with which a task may call it, for itself."""
+    frequent: bool = False
+    """True if a log line for each successful call would hide all others."""
     basic: bool = False
     """True if the token may also be sent as the password of basic authentication."""
     everything: bool = False
@@ -124,7 +126,10 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True), "addTasks"),
     (Access(Role.OPERATE, own_task=Purpose.FILES), "uploadFiles"),
-    (Access(Role.OPERATE, own_task=Purpose.LEASES, body_max=_LEASES_MAX), "leaseSites"),
+    (
+        Access(Role.OPERATE, own_task=Purpose.LEASES, body_max=_LEASES_MAX, frequent=True),
+        "leaseSites",
+    ),
     (
         Access(Role.ADMIN),
         """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook
@@ -323,6 +328,7 @@ class AuthenticationMiddleware:
         operation, parameters = self.operations.of(scope["method"], scope["path"])
         access = ACCESS[operation] if operation else self.operations.unknown(scope["path"])
         scope["lifecycle.body_max"] = access.body_max
+        scope[FREQUENT] = access.frequent
         headers = Headers(scope=scope)
         if (
             access.page

@@ -33,8 +33,10 @@ _LEAST_SLACK_S = 0.02
 #: gateway does not know.
 RETRY_S = 0.7
 FREE_S = 60.0
-#: Seconds in which questions are collected into one call.
+#: Seconds in which questions are collected into one call, and by which hosts with lanes are asked
+#: about early in the call of another host.
 COLLECT_S = 0.02
+EARLY_S = 3.0
 #: Seconds before the end of a lease in which no request begins.
 MARGIN_S = 0.5
 #: Seconds after which an unused lane is returned.
@@ -324,8 +326,11 @@ class SiteLeases:
         self._woken.set()
         hosts = list(asked)[:HOSTS_MAX]
         if hosts:
-            with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-                self._call(self._connect(LAST_CALL_S), {host: asked[host] for host in hosts})
+            with (
+                contextlib.suppress(OSError, ValueError, http.client.HTTPException),
+                contextlib.closing(self._connect(LAST_CALL_S)) as connection,
+            ):
+                self._call(connection, {host: asked[host] for host in hosts})
 
     def _ask_at(self, site: LeasedHost, at: float) -> None:
         site.ask_at = min(site.ask_at, at)
@@ -338,6 +343,7 @@ class SiteLeases:
         while True:
             with self._changed:
                 if self._closed:
+                    self._disconnect()
                     return
                 now = time.monotonic()
                 asked = self._due(now)
@@ -354,8 +360,12 @@ class SiteLeases:
     def _due(self, now: float) -> dict[str, dict[str, Any]]:
         """Return the questions that are due, by host, and forget hosts without any use."""
         asked: dict[str, dict[str, Any]] = {}
+        soonest = min((site.ask_at for site in self._sites.values()), default=now)
+        if soonest > now:
+            return asked
         for host, site in list(self._sites.items()):
-            if site.ask_at > now or len(asked) >= HOSTS_MAX:
+            latest = now + EARLY_S if site.lanes else now
+            if site.ask_at > latest or len(asked) >= HOSTS_MAX:
                 continue
             if site.alone and asked:
                 continue
@@ -373,11 +383,13 @@ class SiteLeases:
         status = 0
         answers: Any = {}
         try:
-            if self._connection is None or sent - self._called_at > 4.0:
+            if sent - self._called_at > 4.0:
+                self._disconnect()
+            if self._connection is None:
                 self._connection = self._connect(CALL_S)
             status, answers = self._call(self._connection, asked)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            self._connection = None
+            self._disconnect()
             self._warn(f"{type(error).__name__}: {error}")
         else:
             self._warn("" if status == 200 else f"it answers with status {status}")
@@ -409,6 +421,11 @@ class SiteLeases:
         secure = self._url.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         return kind(self._url.hostname or "", self._url.port, timeout=seconds)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def _call(
         self, connection: http.client.HTTPConnection, asked: dict[str, dict[str, Any]]

@@ -23,6 +23,11 @@ from .site import SiteLimits
 #: other tasks are waiting, and otherwise.
 LEASE_S = 6.0
 RENEW_S = (2.0, 3.5)
+#: The same for a task that has had the site to itself for ``SETTLED_S``, and leaves a lane free for
+#: the next task.
+LONG_LEASE_S = 30.0
+LONG_RENEW_S = 15.0
+SETTLED_S = 10.0
 #: Seconds between the calls of all tasks that wait for a lane of one site, and the limits for one
 #: task.
 ASK_S = 0.25
@@ -54,7 +59,8 @@ class LaneLease:
 
     def at(self, now: float) -> LaneLease:
         """Return the lease with possible times, in case the clock was set back since."""
-        return replace(self, since=min(self.since, now), until=min(self.until, now + LEASE_S))
+        until = min(self.until, now + LONG_LEASE_S)
+        return replace(self, since=min(self.since, now), until=until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,17 @@ class LeaseRequest:
     holder: str
     wanted: int
     kept: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The leases of a site after some requests."""
+
+    leases: Sequence[LaneLease]
+    missing: bool
+    """True if a request got no lane."""
+    renew_s: float
+    """Seconds after which the tasks that asked renew their leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +131,14 @@ class SteadyClock:
         self._unsteady_until = -math.inf
 
     def is_steady(self, now: float, monotonic: float) -> bool:
-        """Return false for ``LEASE_S`` seconds after the clock was set. Then all leases that the
-        tasks believe to have are over.
+        """Return false for ``LONG_LEASE_S`` seconds after the clock was set. Then all leases that
+        the tasks believe to have are over.
 
         ``now`` is the database's time, and ``monotonic`` that of a clock that nobody sets.
         """
         ahead_s = now - monotonic
         if self._ahead_s is not None and abs(ahead_s - self._ahead_s) > SET_S:
-            self._unsteady_until = monotonic + LEASE_S
+            self._unsteady_until = monotonic + LONG_LEASE_S
         self._ahead_s = ahead_s
         return monotonic >= self._unsteady_until
 
@@ -149,8 +166,8 @@ def assign_lanes(
     now: float,
     *,
     others_wait: bool = False,
-) -> tuple[list[LaneLease], bool]:
-    """Return the leases after these requests, and whether a request got no lane.
+) -> Assignment:
+    """Return the leases after these requests.
 
     ``requests`` are in the order in which they came, one for each holder. Of the lanes, only the
     first ``lanes`` may be leased now. ``others_wait`` is true if other tasks are waiting. Free
@@ -165,10 +182,14 @@ def assign_lanes(
     after += given
     counts = Counter(lease.holder for lease in after)
     missing = any(request.wanted and not counts[request.holder] for request in requests)
-    if (missing or others_wait) and len(after) >= lanes:
+    contended = missing or others_wait
+    if contended and len(after) >= lanes:
         for request in requests:
             _end_turn(after, request.holder, now)
-    return after, missing
+    if not contended and len(after) < lanes and _is_settled(after, kept, now):
+        after = [replace(lease, until=now + LONG_LEASE_S) for lease in after]
+        return Assignment(after, missing, LONG_RENEW_S)
+    return Assignment(after, missing, RENEW_S[0] if contended else RENEW_S[1])
 
 
 def _renewed(lease: LaneLease, lanes: int, now: float) -> LaneLease:
@@ -176,7 +197,16 @@ def _renewed(lease: LaneLease, lanes: int, now: float) -> LaneLease:
     leaves = lease.leaves or lease.lane >= lanes
     if leaves and now - lease.since > TURN_S + LEAVE_S:
         return replace(lease, leaves=True)
-    return replace(lease, until=now + LEASE_S, leaves=leaves)
+    # Never earlier: the holder may not receive the answer.
+    return replace(lease, until=max(lease.until, now + LEASE_S), leaves=leaves)
+
+
+def _is_settled(leases: Sequence[LaneLease], asking: Collection[str], now: float) -> bool:
+    """Return whether one task, which asks now, has had the site to itself for ``SETTLED_S``."""
+    return len({lease.holder for lease in leases}) == 1 and all(
+        lease.holder in asking and not lease.leaves and now - lease.since >= SETTLED_S
+        for lease in leases
+    )
 
 
 def _given(

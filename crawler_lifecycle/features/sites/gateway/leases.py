@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import re
 from collections.abc import Mapping
@@ -32,6 +33,9 @@ WANTED_MAX = LANES_MAX
 COUNT_MAX = 1_000_000
 #: The maximum number of calls that wait for the database.
 CALLS_MAX = 1000
+#: Seconds for which a call that only renews leases waits for others, because one transaction for
+#: many calls costs much less.
+PATIENCE_S = 0.25
 
 _Lane = Annotated[int, Field(ge=0, lt=1000)]
 
@@ -130,6 +134,7 @@ class LeaseDesk:
         self._store = store
         self._waiting: list[tuple[LeaseCall, asyncio.Future[Answers]]] = []
         self._worker: asyncio.Task[None] | None = None
+        self._urgent = asyncio.Event()
 
     async def answer(self, call: LeaseCall) -> Mapping[str, SiteAnswer]:
         """Return the answers by host.
@@ -142,6 +147,8 @@ class LeaseDesk:
             raise Problem(503, "overloaded", detail, headers={"Retry-After": "1"})
         future: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, future))
+        if not call.only_renews:
+            self._urgent.set()
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         answers = await future
@@ -156,6 +163,9 @@ class LeaseDesk:
     async def _work(self) -> None:
         try:
             while self._waiting:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._urgent.wait(), PATIENCE_S)
+                self._urgent.clear()
                 await self._answer_batch()
         finally:
             self._worker = None

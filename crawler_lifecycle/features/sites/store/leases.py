@@ -19,7 +19,6 @@ from crawler_lifecycle.store.runs.tables import run_history, task_history
 from ..domain.closing import Block, SiteState, blocked, passed
 from ..domain.lanes import (
     ASK_RANGE_S,
-    RENEW_S,
     LaneLease,
     LeaseRequest,
     SteadyClock,
@@ -86,6 +85,14 @@ class LeaseCall:
     def holder(self) -> str:
         """The name of the task in leases."""
         return f"{self.run_id}.{self.index}.{self.attempt}"
+
+    @property
+    def only_renews(self) -> bool:
+        """True if the task keeps working in the same way whenever the answer comes."""
+        return all(
+            report.kept and report.wanted <= len(report.kept) and report.block is None
+            for report in self.reports.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +300,10 @@ class _Batch:
         ]
         waited_until = min(row["lane_wanted_until"], now + 2 * ASK_RANGE_S[1])
         others_wait = waited_until > now
-        after, missing = assign_lanes(leases, requests, lanes, now, others_wait=others_wait)
+        assigned = assign_lanes(leases, requests, lanes, now, others_wait=others_wait)
+        after = assigned.leases
         pause = self._pause(name, after)
-        if missing and lanes:
+        if assigned.missing and lanes:
             changes["lane_wanted_until"] = max(waited_until, now + 1.5 * pause)
         if any(row[column] != value for column, value in changes.items()):
             self._conn.execute(update(site).where(site.c.site == name).values(**changes))
@@ -316,7 +324,7 @@ class _Batch:
             if closed_s:
                 ask_s = min(closed_s, CLOSED_S)
             elif mine:
-                ask_s = RENEW_S[0] if missing or others_wait else RENEW_S[1]
+                ask_s = assigned.renew_s
             elif report.wanted:
                 ask_s = pause
             answers[holder] = replace(common, lanes=tables, ask_s=ask_s)
