@@ -754,6 +754,10 @@ class Settings(BaseSettings):
                         "doctor suggest one"
                     )
                     continue
+                cause = item.get("ctx", {}).get("error")
+                if isinstance(cause, InvalidRequest):
+                    lines += [f"{name}: {text}" for text in cause.texts]
+                    continue
                 lines.append(
                     f"{name}: {_masked(name, item.get('input'))} is not allowed; {item['msg']}"
                 )

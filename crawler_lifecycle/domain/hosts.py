@@ -26,8 +26,10 @@ def host_of(text: str, field: str = "site") -> str:
     ``xn--bcher-kva.example``. Raises ``InvalidRequest``, which names ``field``.
     """
     text = text.strip()
+    # A password before the host is shown to nobody.
+    shown = text.rpartition("@")[2]
     if len(text) > _TEXT_MAX or any(mark in text for mark in "\t\r\n"):
-        raise refusal(field, f"{text[:60]}…", _FIX)
+        raise refusal(field, f"{shown[:60]}…", _FIX)
     address = _address(text)
     if address is not None:
         return address
@@ -36,7 +38,7 @@ def host_of(text: str, field: str = "site") -> str:
         found = parts.hostname or ""
         parts.port  # noqa: B018  raises for a port that is none
     except ValueError:
-        raise refusal(field, text, _FIX) from None
+        raise refusal(field, shown, _FIX) from None
     address = _address(found)
     if address is not None:
         return address
@@ -46,9 +48,9 @@ def host_of(text: str, field: str = "site") -> str:
         # Some hosts have labels such as _dmarc or a--b, which IDNA forbids.
         name = found.rstrip(".").lower()
         if not _is_plain(name):
-            raise refusal(field, text, _FIX) from None
+            raise refusal(field, shown, _FIX) from None
     if len(name) > HOST_MAX:
-        raise refusal(field, f"{text[:60]}…", f"a host has at most {HOST_MAX} characters")
+        raise refusal(field, f"{shown[:60]}…", f"a host has at most {HOST_MAX} characters")
     return name
 
 
@@ -68,6 +70,11 @@ def _is_plain(name: str) -> bool:
     )
 
 
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, or any other that has no domain, such as ``1.2``."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
 def domain_of(host: str) -> str:
     """Return the domain to which a host belongs: the part that its owner registered.
 
@@ -75,7 +82,7 @@ def domain_of(host: str) -> str:
     gives ``me.github.io``. A host without such a part, such as ``localhost`` or an IP address, is
     its own domain.
     """
-    if ":" in host or host.replace(".", "").isdigit():
+    if is_address(host):
         return host
     return _suffixes().privatesuffix(host) or host
 

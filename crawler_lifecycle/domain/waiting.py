@@ -211,6 +211,7 @@ def site_in_use(site: SiteInUse, now: datetime) -> str:
     else:
         said = f"{site.tasks} of {most}"
     if site.runs:
+        said = said or count(site.tasks, "task")
         said += f"{' in this project' if site.shared else ''} ({_runs(site.runs)})"
     parts = [
         said,

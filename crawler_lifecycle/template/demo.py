@@ -3,7 +3,7 @@
 It serves a small site to itself, so that it needs no network, and crawls it.
 
 It gets its arguments in CRAWL_ARGS, writes its items to CRAWL_FILES_DIR and its counters to
-CRAWL_STATS_FILE. To crawl a site of your own, replace `Site` and `read`.
+CRAWL_STATS_FILE. To crawl a site of your own, replace `DemoSite` and `read`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATE = Path(os.environ.get("CRAWL_STATE_DIR", "."))
 STATS = Path(os.environ.get("CRAWL_STATS_FILE", "stats.json"))
 
 
-class Site(BaseHTTPRequestHandler):
+class DemoSite(BaseHTTPRequestHandler):
     """A site whose page N links to the pages 2N and 2N+1."""
 
     def do_GET(self) -> None:
@@ -62,7 +62,7 @@ def main() -> int:
     """Crawl each page once. Return 0, or 11 after a request to stop."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    site = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    site = ThreadingHTTPServer(("127.0.0.1", 0), DemoSite)
     threading.Thread(target=site.serve_forever, daemon=True).start()
 
     # After a resume, continue from the saved position.

@@ -301,7 +301,7 @@ class CrawlerLifecycleWorkflow:
         if self._deploying.under_way and (s.started_at is not None or not s.counts.active):
             s.waiting_for = "the scheduler service"
         elif s.in_line and not s.counts.active:
-            s.waiting_for = "a slot in its pool"
+            s.waiting_for = "a slot in its pool or of its site"
         elif s.retry_at is not None and not s.counts.active:
             s.waiting_for = retry_wait(s.retry_at, "").strip()
         publish(s)

@@ -79,7 +79,11 @@ def test_what_writes_or_loads_is_refused_with_its_fix(name: str) -> None:
 
 def test_the_catalogue_adds_names_and_sets_what_it_likes() -> None:
     assert effective_settings(CRAWLER, {"SHOP_REGION": "de", "DOWNLOAD_DELAY": repr(1 / 30)}) == {
-        **{"EXTENSIONS": '{"shops.ext.Own": 1}', "DOWNLOAD_DELAY": repr(1 / 30), "SHOP_REGION": "de"}
+        **{
+            "EXTENSIONS": '{"shops.ext.Own": 1}',
+            "DOWNLOAD_DELAY": repr(1 / 30),
+            "SHOP_REGION": "de",
+        }
     }
     # A run that was rebuilt from its tasks brings the catalogue's own back.
     assert effective_settings(CRAWLER, CRAWLER.settings) == CRAWLER.settings

@@ -51,6 +51,11 @@ def test_what_is_no_host_is_refused_with_its_field(text: str) -> None:
         host_of(text, "args.start_url")
 
 
+def test_no_password_is_in_the_error() -> None:
+    with pytest.raises(InvalidRequest, match=r"'a b/' is not allowed"):
+        host_of("https://me:secret@a b/")
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_a_host_or_is_refused(text: str) -> None:
     try:

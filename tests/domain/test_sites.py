@@ -39,6 +39,13 @@ def test_an_entry_has_one_name(text: str, name: str) -> None:
     assert site_name(text) == name
 
 
+@pytest.mark.parametrize("text", ["*.", "*.127.0.0.1", "*.[::1]"])
+def test_a_pattern_needs_a_host_with_a_name(text: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        site_name(text)
+    assert str(raised.value).startswith(f"site: {text!r} is not allowed; give a host after *.")
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -50,6 +57,8 @@ def test_an_entry_has_one_name(text: str, name: str) -> None:
         ({"hours": "25:00-06:00"}, "hours: '25:00-06:00'"),
         ({"hours": "22:00-06:00 Mars/Base"}, "hours: '22:00-06:00 Mars/Base'"),
         ({"not": "0-3"}, "not: '0-3'"),
+        ({"not": "1," * 50 + "2"}, "not: '1,1,"),
+        ({"requests_per_s": 1e-300}, "requests_per_s: 1e-300"),
         ({"not": "1-31"}, "not: '1-31'.*leave at least one"),
         ({"request_per_s": 1}, "request_per_s: unknown; known are tasks, .*not"),
     ],

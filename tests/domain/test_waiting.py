@@ -355,6 +355,10 @@ SITE = SiteInUse("shop.example", 2, 2, (17, 31))
             "one task probes whether it answers again (run 17)",
         ),
         (SiteInUse("shop.example", None, 0), "a slot is free"),
+        (
+            SiteInUse("shop.example", None, 1, [17], closed_until=NOW + timedelta(minutes=4)),
+            "1 task (run 17); closed until 12:04 UTC",
+        ),
     ],
 )
 def test_the_site_that_a_run_waits_for(site: SiteInUse, said: str) -> None:

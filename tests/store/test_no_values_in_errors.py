@@ -36,6 +36,7 @@ from crawler_lifecycle.features.managers.ports import NewManager, UserCodeRow
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.store.leases import LeaseCall, LeaseStore, SiteReport
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
@@ -136,7 +137,7 @@ def harness(
 
 @pytest.mark.parametrize("store_url", EXPLAINED, indirect=True)
 def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
-    harness: Harness, refused: set[str]
+    harness: Harness, refused: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     store, clock = harness.store, harness.clock
     marked = dict.fromkeys(("flow_id", "parent", "requested_by"), MARKER)
@@ -159,6 +160,11 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
         seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node=MARKER, reason=MARKER) for t in tasks
     ]
     harness.poll(fence, running)
+    store.sites.set_limits("shop.example", SiteLimits(requests_per_s=1), MARKER)
+    uid = harness.row(fence).run_uid
+    report = SiteReport(1, statuses={MARKER: 1})
+    call = LeaseCall(fence.run_id, uid, 0, 1, {"shop.example": report})
+    Refusing(LeaseStore(store.database), store, caplog, refused).answer([call])
     store.deployment.mark_started(fence, clock.now, clock.now)
     store.polls.record_poll_error(fence, MARKER)
     stop = harness.stop(MARKER, reason=MARKER)
@@ -245,7 +251,6 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
         hook.webhook_id, MARKER, [DeliveryAttempt(event.seq, MARKER)], event.seq, settled=False
     )
     store.webhooks.pause("shop", MARKER)
-    store.sites.set_limits("shop.example", SiteLimits(tasks=1), MARKER)
     store.sites.close_site("shop.example", 60, MARKER)
     store.access.record_access(
         [AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)]

@@ -14,6 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import insert
 
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.sites.gateway.answers import rate_chart
 from crawler_lifecycle.features.sites.gateway.conditions import conditions
@@ -28,6 +29,7 @@ from crawler_lifecycle.features.sites.store.tables import (
     site_minute,
     site_ticket,
 )
+from crawler_lifecycle.settings import Settings
 from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.keys import Keys
 
@@ -182,12 +184,23 @@ def test_a_site_shows_what_happens_on_it(harness: Harness, client: TestClient) -
     assert "429 to run" in first.cause
 
 
+def test_a_new_entry_holds_at_once_for_runs_that_execute(
+    harness: Harness, client: TestClient
+) -> None:
+    run_id = visit(harness, "shop.example")
+    ok(client.put("/v1/sites/www.shop.example", json={"tasks": 1}))
+    [run] = ok(client.get("/v1/sites/www.shop.example"))["runs"]
+    assert run["run_id"] == run_id
+    ok(client.delete("/v1/sites/www.shop.example"))
+    assert len(ok(client.get(SITE))["runs"]) == 1
+
+
 def test_people_close_and_open_a_site(client: TestClient) -> None:
     ok(client.put(SITE, json={"tasks": 2}))
     assert wrong(client.post(f"{SITE}/close", json={})).startswith("for_s: give one of")
     assert wrong(client.post(f"{SITE}/close", json={"for_s": 1e9})).startswith("for_s: ")
     past = {"until": "2020-01-01T00:00:00Z"}
-    assert wrong(client.post(f"{SITE}/close", json=past)).startswith("until: is not allowed")
+    assert wrong(client.post(f"{SITE}/close", json=past)).startswith("until: 2020-01-01T00:00:00")
     body = {"for_s": 3600, "reason": "a sale", "requested_by": "ann"}
     closed = ok(client.post(f"{SITE}/close", json=body))
     assert (closed["state"], closed["closed_by"]) == ("closed", "ann: a sale")
@@ -229,6 +242,16 @@ async def test_the_settings_are_applied_once(harness: Harness) -> None:
             if sites:
                 for answer in (client.put(SITE, json={}), client.delete(SITE)):
                     assert "LIFECYCLE_SITES" in ok(answer, 409)["detail"]
+
+
+def test_wrong_settings_name_the_variable_the_site_and_the_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LIFECYCLE_SITES", '{"shop.example": {"tasks": "2"}}')
+    with pytest.raises(InvalidRequest) as raised:
+        Settings.load()
+    wanted = "LIFECYCLE_SITES: shop.example: tasks: '2' is not allowed; give a whole number from 0"
+    assert str(raised.value).startswith(wanted)
 
 
 def test_who_may_see_and_change_sites(harness: Harness, keys: Keys) -> None:

@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.bounds import refusal
 
 _HOURS = re.compile(r"([0-2]\d):([0-5]\d)-([0-2]\d):([0-5]\d)(?: +(\S+))?")
 _DAYS = re.compile(r"(\d{1,2})(?:-(\d{1,2}))?")
+_TEXT_MAX = 100
 _HOURS_FIX = "give hours and a time zone, such as 22:00-06:00 Europe/Berlin"
 _DAYS_FIX = "give days of the month, such as 1-10 of the month or 1,15,31"
 
@@ -36,10 +37,7 @@ class OpenHours:
         """
         if hours is None and days_off is None:
             return None
-        begins, ends, zone = time(), time(), ZoneInfo("UTC")
-        if hours is not None:
-            begins, ends, zone = _read_hours(hours)
-        return cls(begins, ends, zone, _read_days(days_off))
+        return cls(*_read_hours(hours), _read_days(days_off))
 
     def next(self, now: datetime) -> datetime:
         """Return the first time from ``now`` on at which the site may be visited."""
@@ -58,24 +56,30 @@ class OpenHours:
         """
         if day.day in self.days_off:
             return []
-        begins, ends, midnight = (
-            datetime.combine(day, at, self.zone).astimezone(UTC)
-            for at in (self.begins, self.ends, time())
-        )
-        tomorrow = datetime.combine(day + timedelta(days=1), time(), self.zone).astimezone(UTC)
+        begins = self._moment(day, self.begins)
+        ends = self._moment(day, self.ends)
+        midnight = self._moment(day, time())
+        tomorrow = self._moment(day + timedelta(days=1), time())
         if self.begins == self.ends:
             return [(midnight, tomorrow)]
         if self.begins < self.ends:
             return [(begins, ends)]
         return [(midnight, ends), (begins, tomorrow)]
 
+    def _moment(self, day: date, at: time) -> datetime:
+        """Return a local time of a day in UTC."""
+        return datetime.combine(day, at, self.zone).astimezone(UTC)
 
-def _read_hours(text: str) -> tuple[time, time, ZoneInfo]:
-    found = _HOURS.fullmatch(text.strip()) if len(text) <= 100 else None
+
+def _read_hours(text: str | None) -> tuple[time, time, ZoneInfo]:
+    if text is None:
+        return time(), time(), ZoneInfo("UTC")
+    found = _HOURS.fullmatch(text.strip()) if len(text) <= _TEXT_MAX else None
     if found is None:
-        raise refusal("hours", text, _HOURS_FIX)
+        raise refusal("hours", text[:_TEXT_MAX], _HOURS_FIX)
     try:
-        begins, ends = time(int(found[1]), int(found[2])), time(int(found[3]) % 24, int(found[4]))
+        begins = time(int(found[1]), int(found[2]))
+        ends = time(int(found[3]) % 24, int(found[4]))
         return begins, ends, ZoneInfo(found[5] or "UTC")
     except (ValueError, OSError, ZoneInfoNotFoundError):
         raise refusal("hours", text, _HOURS_FIX) from None
@@ -84,12 +88,15 @@ def _read_hours(text: str) -> tuple[time, time, ZoneInfo]:
 def _read_days(text: str | None) -> frozenset[int]:
     if text is None:
         return frozenset()
+    if len(text) > _TEXT_MAX:
+        raise refusal("not", f"{text[:60]}…", _DAYS_FIX)
     days = set[int]()
-    for part in text[:100].removesuffix("of the month").split(","):
+    for part in text.removesuffix("of the month").split(","):
         found = _DAYS.fullmatch(part.strip())
         if found is None:
             raise refusal("not", text, _DAYS_FIX)
-        first, last = int(found[1]), int(found[2] or found[1])
+        first = int(found[1])
+        last = int(found[2] or first)
         if not 1 <= first <= last <= 31:
             raise refusal("not", text, _DAYS_FIX)
         days.update(range(first, last + 1))

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.hosts import domain_of, host_of
+from crawler_lifecycle.domain.hosts import domain_of, host_of, is_address
 
 from .hours import OpenHours
 
@@ -25,7 +25,7 @@ _PATTERN = "*."
 SITES_MAX = 10_000
 _LIMITS = {
     "tasks": Bound(0, 1_000_000, whole=True, or_none=True),
-    "requests_per_s": Bound(0, 10_000, "requests a second", above=True, or_none=True),
+    "requests_per_s": Bound(0.0001, 10_000, "requests a second", or_none=True),
     "connections": Bound(1, 1000, whole=True, or_none=True),
     "rest_s": Bound(1, 86_400, "seconds"),
 }
@@ -40,7 +40,11 @@ def site_name(text: str, field: str = "site") -> str:
     if text == DEFAULT:
         return text
     if text.startswith(_PATTERN):
-        return _PATTERN + host_of(text.removeprefix(_PATTERN), field)
+        host = text.removeprefix(_PATTERN)
+        name = host_of(host, field) if host else host
+        if not name or is_address(name):
+            raise refusal(field, text, "give a host after *., such as *.blogs.example")
+        return _PATTERN + name
     return host_of(text, field)
 
 
@@ -52,7 +56,7 @@ def candidates(host: str) -> list[str]:
     """
     labels = host.split(".")
     below = [".".join(labels[n:]) for n in range(len(labels))]
-    patterns = [] if ":" in host else [_PATTERN + name for name in below]
+    patterns = [] if is_address(host) else [_PATTERN + name for name in below]
     return list(dict.fromkeys([host, *patterns, domain_of(host)]))
 
 
@@ -66,7 +70,7 @@ def site_of(host: str, entries: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SiteLimits:
-    """What all runs together may do on one site. ``None`` means no limit.
+    """The limits of all runs together on one site. ``None`` means no limit.
 
     Raises ``InvalidRequest``.
     """

@@ -12,6 +12,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import DAY_S, storable
 from crawler_lifecycle.gateway.runs.commands import CommandResult, existing
 from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
+from crawler_lifecycle.store.runs.caps import CapStore
 from crawler_lifecycle.web.problems import Problem, refused
 
 from ..domain.site import DEFAULT, UNLIMITED, SiteLimits, site_name
@@ -63,6 +64,7 @@ class SiteCommands:
     """
 
     store: SiteStore
+    caps: CapStore
     clock: Clock
 
     def find(self, site: str) -> SiteRow:
@@ -82,6 +84,8 @@ class SiteCommands:
         name = site_name(site)
         limits = body.limits()
         before, changed = self.store.set_limits(name, limits, body.requested_by)
+        if changed:
+            self.caps.adopt()
         note = changes(before, limits) if changed else "Nothing changed."
         return CommandResult(self.find(name), changed, note)
 
@@ -89,6 +93,8 @@ class SiteCommands:
         """Remove the limits of a site. Those for all other sites then hold for it."""
         name = self.find(site).site
         before, changed = self.store.remove_limits(name, by)
+        if changed:
+            self.caps.adopt()
         note = changes(before, None) if changed else "It has no limits of its own."
         return CommandResult(self.find(name), changed, note)
 
@@ -103,11 +109,12 @@ class SiteCommands:
         if body.until is not None:
             for_s = (body.until - self.clock()) / timedelta(seconds=1)
             if not 0 < for_s <= CLOSED_MAX_S:
-                fix = "give a time in the next 30 days"
-                raise refused("until", f"is not allowed; {fix}", body.until.isoformat())
+                until = body.until.isoformat()
+                text = f"{until} is not allowed; give a time in the next 30 days"
+                raise refused("until", text, until)
         assert for_s is not None
         self.store.close_site(name, for_s, _person(body))
-        note = "Tasks that execute there send no more requests within seconds."
+        note = "No task starts there, and those that execute pause within a minute."
         return CommandResult(self.find(name), True, note)
 
     def open(self, site: str, body: OpenSite) -> CommandResult[SiteRow]:

@@ -27,7 +27,7 @@ _Open = Annotated[OpenSite, Depends(JsonBody(OpenSite, optional=True))]
 def add_sites(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of sites."""
     store = gateway.store.sites
-    commands = SiteCommands(store, gateway.clock)
+    commands = SiteCommands(store, gateway.store.caps, gateway.clock)
 
     def changed(done: CommandResult[SiteRow]) -> ChangedSite:
         if done.fresh:

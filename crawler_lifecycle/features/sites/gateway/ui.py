@@ -112,7 +112,7 @@ class SiteForm(ActionForm):
 
 def add_form(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes that show and receive the form of a site's limits."""
-    commands = SiteCommands(gateway.store.sites, gateway.clock)
+    commands = SiteCommands(gateway.store.sites, gateway.store.caps, gateway.clock)
 
     @app.get("/sites/new", operation_id="showPutSite")
     def show_put(request: Request) -> Response:
@@ -146,7 +146,7 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of sites."""
     store = gateway.store.sites
     clock = gateway.clock
-    commands = SiteCommands(store, clock)
+    commands = SiteCommands(store, gateway.store.caps, clock)
 
     @app.get("/sites")
     def show_sites(request: Request) -> Response:

@@ -52,7 +52,6 @@ run_site = new_table(
     owner_key("run_history.run_id"),
     Column("host", _NAME, primary_key=True),
     required("site", _NAME),
-    Index(None, "site", "run_id"),
 )
 
 site_ticket = new_table(

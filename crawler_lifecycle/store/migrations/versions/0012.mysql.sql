@@ -67,8 +67,6 @@ CREATE TABLE IF NOT EXISTS run_site (
 	FOREIGN KEY(run_id) REFERENCES run_history (run_id)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE INDEX ix_run_site_site_run_id ON run_site (site, run_id);
-
 CREATE TABLE IF NOT EXISTS site_ticket (
 	run_id BIGINT NOT NULL,
 	site VARCHAR(255) NOT NULL,

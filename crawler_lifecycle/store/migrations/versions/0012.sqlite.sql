@@ -71,8 +71,6 @@ CREATE TABLE IF NOT EXISTS run_site (
 	CONSTRAINT ck_run_site_types CHECK (typeof(run_id) = 'integer' AND typeof(host) = 'text' AND typeof(site) = 'text')
 );
 
-CREATE INDEX ix_run_site_site_run_id ON run_site (site, run_id);
-
 CREATE TABLE IF NOT EXISTS site_ticket (
 	run_id INTEGER NOT NULL,
 	site VARCHAR(255) NOT NULL,

@@ -13,7 +13,7 @@ depends_on = None
 
 #: An older build records no sites for its runs, so their tasks do not count.
 WORKS_FROM = "0001"
-FINGERPRINT = "71865976c11bf102"
+FINGERPRINT = "723254c1a0bae94c"
 
 
 def upgrade() -> None:
