@@ -38,8 +38,11 @@ _SETTINGS = {"DOWNLOAD_DELAY": f"{1 / CRAWL_RATE:.3f}", "CONCURRENT_REQUESTS_PER
 TASKS = size(500, 20)
 SITES = size(1000, 40)
 RENEWALS_S = size(20.0, 5.0)
-#: As often as ``crawl_runner_leases`` renews.
-RENEW_S = 2.5
+#: Seconds over which the tasks begin, and until their leases have become long.
+SPREAD_S = 3.0
+WARM_S = size(30.0, 3.0)
+#: ``crawl_runner_leases`` asks in one call about all hosts that are due within so many seconds.
+TOGETHER_S = 3.0
 
 
 def crawler() -> None:
@@ -184,25 +187,29 @@ async def _renew(fleet: Ours, run: RunRef, key: bytes, gateway: int) -> tuple[in
             url = f"{base}/tasks/{index}/attempts/1/leases"
             hosts = [f"site-{n}.example" for n in range(index, SITES, TASKS)]
             held: dict[str, list[int]] = {host: [] for host in hosts}
-            await asyncio.sleep(RENEW_S * index / TASKS)
+            ask_at = dict.fromkeys(hosts, 0.0)
+            await asyncio.sleep(SPREAD_S * index / TASKS)
             while not end.is_set():
-                began = time.monotonic()
+                now = time.monotonic()
+                # A crawler asks about all hosts that are due soon in one call.
+                due = [host for host in hosts if ask_at[host] <= now + TOGETHER_S]
                 body = {
-                    host: {"wanted": 1, "kept": kept, "passed": True, "statuses": {"200": 5}}
-                    for host, kept in held.items()
+                    host: {"wanted": 1, "kept": held[host], "passed": True, "statuses": {"200": 5}}
+                    for host in due
                 }
                 async with http.post(url, json={"sites": body}, headers=headers) as response:
                     told: Any = await response.json()
                     counted = gate.is_set() and not end.is_set()
                     totals["calls"] += counted
                     totals["errors"] += counted and response.status != 200
-                    if response.status == 200:
-                        for host in hosts:
-                            held[host] = [one["lane"] for one in told["sites"][host]["lanes"]]
-                await asyncio.sleep(max(0.0, began + RENEW_S - time.monotonic()))
+                for host in due:
+                    answer = told.get("sites", {}).get(host, {"lanes": [], "ask_s": 1.0})
+                    held[host] = [lane["lane"] for lane in answer["lanes"]]
+                    ask_at[host] = time.monotonic() + answer["ask_s"]
+                await asyncio.sleep(max(0.0, min(ask_at.values()) - time.monotonic()))
 
         tasks = [asyncio.create_task(task(index)) for index in range(TASKS)]
-        await asyncio.sleep(3 * RENEW_S)
+        await asyncio.sleep(WARM_S)
         before = _cpu(gateway)
         began = time.monotonic()
         gate.set()

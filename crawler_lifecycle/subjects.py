@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from crawler_lifecycle.domain import plurals
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.status_words import (
     STATE_WORDS,
@@ -1057,9 +1058,13 @@ POOL = Subject(
 
 def limit_words(limits: Document) -> str:
     """Return the limits of a site as one sentence."""
-    units = {"tasks": "{} tasks", "requests_per_s": "{:g} requests/s"}
-    units |= {"connections": "{} connections", "hours": "{}", "not": "not {}"}
-    given = [text.format(limits[name]) for name, text in units.items() if name in limits]
+    given = [
+        plurals.count(limits[name], name[:-1])
+        for name in ("tasks", "connections")
+        if name in limits
+    ]
+    texts = {"requests_per_s": "{:g} requests/s", "hours": "{}", "not": "not {}"}
+    given += [text.format(limits[name]) for name, text in texts.items() if name in limits]
     return ", ".join(given) or "none"
 
 

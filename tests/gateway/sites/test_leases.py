@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import insert, select, update
 
+from crawler_lifecycle.features.sites.domain.lanes import PACE
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.sites.store import leases as leases_module
 from crawler_lifecycle.features.sites.store.entries import FRESH
@@ -84,7 +85,7 @@ def test_tasks_of_all_runs_share_the_lanes_of_a_site(tasks: Tasks) -> None:
     assert mine["site"] == SHOP
     assert mine["exclusive"]
     assert not mine["free"]
-    assert {lane["every_s"] for lane in mine["lanes"]} == {0.4}
+    assert all(lane["every_s"] == pytest.approx(0.4 * PACE) for lane in mine["lanes"])
     assert all(0 < lane["until_s"] <= 6 for lane in mine["lanes"])
     others = tasks.ask(second, "de.shop.example", wanted=3)
     numbers = [lane["lane"] for lane in [*mine["lanes"], *others["lanes"]]]

@@ -217,6 +217,11 @@ def test_people_close_and_open_a_site(client: TestClient) -> None:
     assert wrong(client.post("/v1/sites/*/close", json={"for_s": 60})).startswith("site: * cannot")
 
 
+def test_a_site_can_be_closed_before_a_run_visits_it(client: TestClient) -> None:
+    closed = ok(client.post("/v1/sites/www.new.example/close", json={"for_s": 60}))
+    assert (closed["site"], closed["state"]) == ("new.example", "closed")
+
+
 def test_hours_keep_a_site_closed(client: TestClient) -> None:
     tomorrow = f"{datetime.now(UTC) + timedelta(hours=12):%H:00-%H:30} UTC"
     found = ok(client.put(SITE, json={"hours": tomorrow}))

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, AwareDatetime, Field
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import DAY_S, storable
+from crawler_lifecycle.domain.hosts import domain_of
 from crawler_lifecycle.gateway.runs.commands import CommandResult, existing
 from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 from crawler_lifecycle.store.runs.caps import CapStore
@@ -99,8 +100,8 @@ class SiteCommands:
         return CommandResult(self.find(name), changed, note)
 
     def close(self, site: str, body: CloseSite) -> CommandResult[SiteRow]:
-        """Close a site for some time."""
-        name = self.find(site).site
+        """Close a site for some time, even if no run has visited it yet."""
+        name = self._known_or_new(site)
         if name == DEFAULT:
             raise refused("site", "* cannot be closed; close each site", name)
         for_s = body.for_s
@@ -116,6 +117,12 @@ class SiteCommands:
         self.store.close_site(name, for_s, _person(body))
         note = "No task starts there, and those that execute pause within a minute."
         return CommandResult(self.find(name), True, note)
+
+    def _known_or_new(self, site: str) -> str:
+        """Return the name of a site that exists, or of the one that a host would belong to."""
+        name = site_name(site)
+        is_new = self.store.get_site(name) is None and not self.store.sites_of(name)
+        return domain_of(name) if is_new and DEFAULT not in name else self.find(name).site
 
     def open(self, site: str, body: OpenSite) -> CommandResult[SiteRow]:
         """Open a closed site."""

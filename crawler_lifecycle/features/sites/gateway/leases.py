@@ -54,7 +54,7 @@ _Host = Annotated[str, Field(min_length=1, max_length=HOST_MAX)]
 class RefusedRequest(StrictBody):
     """A response with which the site refused a request."""
 
-    status: int = Field(ge=100, le=599)
+    status: int = Field(ge=400, le=599)
     retry_after_s: float | None = Field(
         default=None,
         ge=0,
