@@ -14,9 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
-from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.contrib.pydantic import (
+    PydanticJSONPlainPayloadConverter,
+    PydanticPayloadConverter,
+)
 from temporalio.converter import CompositePayloadConverter
 
+from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.undecoded import UndecodedPayload
 
 #: The encoding of an encrypted payload, and the metadata field for the reason why a codec could not
@@ -25,9 +29,30 @@ ENCRYPTED = b"binary/encrypted"
 WHY = "crawler-lifecycle-unreadable"
 _WHY_MAX = 200
 
+#: The end of a request without sites. Builds before migration 0012 refuse requests with this field,
+#: and a worker of such a build may continue the run.
+_NO_SITES = b',"sites":[]'
+
+
+class RequestConverter(PydanticJSONPlainPayloadConverter):
+    """Pydantic's converter to JSON, which leaves out the sites of requests that have none."""
+
+    def to_payload(self, value: Any) -> Payload | None:
+        """See the base class."""
+        payload = super().to_payload(value)
+        request = getattr(value, "request", value)
+        if payload is not None and isinstance(request, RunRequest) and not request.sites:
+            # In JSON, no text contains this sequence, because its quotes would be escaped.
+            payload.data = payload.data.replace(_NO_SITES, b"")
+        return payload
+
+
 #: Encoding converters, shared by the whole process because they cache Pydantic's type adapters.
 #: Each workflow has its own payload converter, which would otherwise build these again.
-_ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
+_ENCODINGS = tuple(
+    RequestConverter() if isinstance(converter, PydanticJSONPlainPayloadConverter) else converter
+    for converter in PydanticPayloadConverter().converters.values()
+)
 
 
 def describe(payload: Payload, error: Exception) -> UndecodedPayload:
