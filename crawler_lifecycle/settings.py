@@ -755,7 +755,8 @@ class Settings(BaseSettings):
                     )
                     continue
                 cause = item.get("ctx", {}).get("error")
-                if isinstance(cause, InvalidRequest):
+                # The texts about one value name it in other words than the variable does.
+                if isinstance(cause, InvalidRequest) and not isinstance(item.get("input"), str):
                     lines += [f"{name}: {text}" for text in cause.texts]
                     continue
                 lines.append(
