@@ -25,6 +25,7 @@ from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.cli.stack.supervise import Part, Supervisor
 from tests.e2e.harness import end_all_below, until
 from tests.store.test_installation import DOCS, SECTION, block, here, installed
+from tests.support.grants import grants
 from tests.support.mariadb import MariaDb
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, Bucket, rclone_s3
 
@@ -178,7 +179,7 @@ def test_a_run_a_stop_and_an_archive(machine: Machine) -> None:
 
     upgrade, check = schema.splitlines()
     machine.type(upgrade)
-    for grant in block("security.md", "## The database's users", "sql"):
+    for grant in grants("services"):
         machine.database.execute(here(grant))
     machine.type(check)
 
