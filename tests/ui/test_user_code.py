@@ -163,6 +163,7 @@ def test_jobs_of_a_manager_are_typed_in_rows(visitor: Visitor) -> None:
     visitor.poll(page)
     page.get_by_label("--retries").fill("")
     page.get_by_role("button", name="Add a job").click()
+    expect(page.get_by_role("group", name="Job 3")).to_be_visible()
     page.get_by_role("button", name="Remove job 2").click()
     expect(page.get_by_role("group", name="Job 3")).to_have_count(0)
     expect(second.get_by_label("max_pages")).to_have_value("")

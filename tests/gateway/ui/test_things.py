@@ -276,7 +276,14 @@ def test_an_audit_shows_findings_about_tasks_and_about_others(
         "still_alive/7", FindingKind.STILL_ALIVE, "run 3 executes", run_id=3, task_id=task
     )
     harness.store.findings.note_findings([finding])
-    assert shown in words(browser.get("/audit"))
+    report = AuditReport("audit-1", harness.clock(), harness.clock(), repair=True)
+    report.looked["tasks"] = 12
+    report.troubles.append("Temporal could not be compared")
+    harness.store.findings.record_audit(report)
+    page = words(browser.get("/audit"))
+    assert "12 tasks checked; 0 findings left." in page
+    assert "Temporal could not be compared" in page
+    assert shown in page
     assert shown in browser.get("/audit?format=csv").text
 
 
