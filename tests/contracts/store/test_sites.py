@@ -12,6 +12,7 @@ from crawler_lifecycle.features.sites.store.entries import db_now, lock_sites
 from crawler_lifecycle.features.sites.store.sites import BLOCKS_KEPT_S, MINUTES_KEPT_S
 from crawler_lifecycle.features.sites.store.tables import (
     run_site,
+    site,
     site_block,
     site_minute,
     site_ticket,
@@ -77,6 +78,7 @@ def test_the_figures_of_a_site(harness: Harness) -> None:
             conn.execute(insert(run_site).values(run_id=fence.run_id, host=host, site=NAME))
         ticket = {"priority": 3, "since": harness.clock.now, "wanted": 5}
         conn.execute(insert(site_ticket).values(run_id=waits.run_id, site=NAME, **ticket))
+        conn.execute(site.update().where(site.c.site == NAME).values(has_tickets=True))
         values = {"requests": 120, "statuses": {"200": 119, "error": 1}}
         # One of these is the last whole minute whenever it is read.
         for minute in (int(now // 60) - 1, int(now // 60)):

@@ -161,6 +161,7 @@ def test_a_site_shows_what_happens_on_it(harness: Harness, client: TestClient) -
         ticket = {"site": "shop.example", "priority": 3, "wanted": 4}
         since = datetime(2026, 11, 20, tzinfo=UTC)
         conn.execute(insert(site_ticket).values(run_id=waits, since=since, **ticket))
+        conn.execute(site.update().where(site.c.site == "shop.example").values(has_tickets=True))
     ok(client.put(SITE, json={"requests_per_s": 10}))
     found = ok(client.get(SITE))
     assert (found["state"], found["closed_by_run"], found["closed_status"]) == (

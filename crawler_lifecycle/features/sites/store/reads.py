@@ -32,6 +32,9 @@ OWN_RUNS = 1_000
 RUNS_MAX = 100
 MINUTES_A_DAY = 24 * 60
 
+#: The maximum number of waiting runs of a site that are counted.
+WAITING_MAX = 1_000
+
 #: What a caller with one project does not see.
 _HIDDEN = ("closed_by_run", "closed_by", "changed_by", "lanes", "last_minute")
 
@@ -130,8 +133,8 @@ class SiteReader(StorePart):
         return [SiteRun(**row, tasks=tasks.get(run_id, 0)) for run_id, row in found.items()]
 
     def closed_sites(self, limit: int) -> list[tuple[SiteRow, datetime]]:
-        """Return the sites that a refused request has closed until a later time, each with the time
-        of that request.
+        """Return the sites that a refused request has closed until a later time, without their
+        figures, each with the time of that request.
         """
         b = site_block.c
         with self._db.reading() as conn:
@@ -143,8 +146,11 @@ class SiteReader(StorePart):
                 row["site"]: _time(row["at"])
                 for row in rows_in(conn, newest, b.site, [row["site"] for row in rows])
             }
-            found = _site_rows(conn, rows, now, self._clock())
-        return [(row, times.get(row.site, _time(now))) for row in found]
+            limits = limits_of(conn, rows)
+        return [
+            (_site_row(row, limits[row["site"]], {}, now), times.get(row["site"], _time(now)))
+            for row in rows
+        ]
 
 
 def _visible(query: Select[Any]) -> Select[Any]:
@@ -177,29 +183,39 @@ def _own_tasks(conn: Connection, names: Sequence[str], at: datetime) -> dict[str
 def _site_rows(conn: Connection, rows: Sequence[Row], now: float, at: datetime) -> list[SiteRow]:
     """Return sites. ``now`` is the time of the database, and ``at`` is ours."""
     facts = _facts(conn, [row["site"] for row in rows], now, at)
+    for row in rows:
+        if row["has_tickets"]:
+            facts[row["site"]] |= _waiting(conn, row["site"])
     limits = limits_of(conn, rows)
     return [_site_row(row, limits[row["site"]], facts[row["site"]], now) for row in rows]
+
+
+def _waiting(conn: Connection, name: str) -> dict[str, int]:
+    """Return how many runs wait for a site, and for how many tasks: the first ``WAITING_MAX`` runs
+    that the caller may see.
+    """
+    k = site_ticket.c
+    line = select(k.wanted).where(k.site == name)
+    mine = seen(run_history)
+    if mine:
+        line = line.join(run_history, _r.run_id == k.run_id).where(*mine)
+        line = line.prefix_with("STRAIGHT_JOIN", dialect="mysql")
+    line = line.order_by(k.priority, k.since, k.run_id).limit(WAITING_MAX)
+    wanted = conn.execute(line).scalars().all()
+    return {"waiting_runs": len(wanted), "waiting_tasks": sum(wanted)}
 
 
 def _facts(
     conn: Connection, names: Sequence[str], now: float, at: datetime
 ) -> dict[str, dict[str, int]]:
     """Return the figures of these sites that are not 0."""
-    k = site_ticket.c
     lease = site_lease.c
     m = site_minute.c
-    runs = func.count().label("waiting_runs")
-    wanted = func.sum(k.wanted).label("waiting_tasks")
-    waiting = select(k.site, runs, wanted).group_by(k.site)
     lanes = select(lease.site, func.count().label("lanes")).group_by(lease.site)
     minute = select(m.site, m.requests.label("last_minute"))
-    mine = seen(run_history)
-    if mine:
-        waiting = waiting.join(run_history, _r.run_id == k.run_id).where(*mine)
     held = _own_tasks(conn, names, at)
     found = {name: {"tasks": sum(runs.values())} for name, runs in held.items()}
     for query, column in (
-        (waiting, k.site),
         (lanes.where(lease.until > now), lease.site),
         (minute.where(m.minute == int(now // 60) - 1), m.site),
     ):
