@@ -9,7 +9,7 @@ date (``domain/pools.py``).
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -48,7 +48,7 @@ from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.columns import UtcTime
 
 from .tables import pool_gate, pool_ticket, run_history, task_history
-from .tickets import SlotLines, holds_slot, late_rows, live_workflows, undo_calls
+from .tickets import SlotLines, holds_slot, late_rows, live_workflows
 from .unit import Unit
 
 #: The maximum number of tickets per pool that are read for the decision about one run, and of
@@ -150,6 +150,8 @@ def leave_line(unit: Unit) -> None:
 class PoolStore(SlotLines):
     """The pools, as used by workers that call waiting runs and as shown to people."""
 
+    line = pool_ticket
+
     def adopt(self) -> None:
         """Let the pool ``default`` serve runs that are waiting for slots of pools that their
         project no longer has.
@@ -203,11 +205,6 @@ class PoolStore(SlotLines):
                     conn, update(pool_ticket).values(called_at=at), pool_ticket.c.run_id, run_ids
                 )
         return {run_id: workflows[run_id] for run_id in (*to_call, *again)}
-
-    def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
-        """Undo calls that did not reach a workflow, as ``undo_calls`` does."""
-        with self._db.writing() as conn:
-            undo_calls(conn, pool_ticket, run_ids, gone=gone)
 
     def list_pools(self) -> list[PoolRow]:
         """Return all pools: the configured ones, and those whose slots runs hold or wait for.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, and_, delete, or_, select, update
 
@@ -24,6 +24,9 @@ from .tables import LIVE_RUNS, run_history, task_history
 class SlotLines(StorePart, ABC):
     """Lines of runs that wait for slots of one kind, as used by workers that call these runs."""
 
+    line: ClassVar[Table]
+    """The table of the waiting runs."""
+
     @abstractmethod
     def adopt(self) -> None:
         """Compare the lines with the present settings."""
@@ -32,11 +35,17 @@ class SlotLines(StorePart, ABC):
     def call(self) -> dict[int, str]:
         """Return the runs that must request slots now, with their workflows."""
 
-    @abstractmethod
     def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
-        """Undo calls that did not reach a workflow. The workflows of the runs ``gone`` are
-        closed.
+        """Undo calls that did not reach a workflow.
+
+        The workflows of the runs ``gone`` are closed, so these runs also leave the line. After a
+        takeover, such a run requests its slots again.
         """
+        undo = delete(self.line) if gone else update(self.line).values(called_at=None)
+        with self._db.writing() as conn:
+            # The other runs have requested slots meanwhile.
+            called = undo.where(self.line.c.called_at.is_not(None))
+            change_in(conn, called, self.line.c.run_id, run_ids)
 
 
 def holds_slot(now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
@@ -88,14 +97,3 @@ def late_rows(
     for late in (at <= now - again, at >= now + again):
         rows += conn.execute(select(*columns).where(late).order_by(at).limit(BATCH))
     return rows[:BATCH]
-
-
-def undo_calls(conn: Connection, line: Table, run_ids: Sequence[int], *, gone: bool) -> None:
-    """Undo calls that did not reach a workflow.
-
-    The workflows of the runs ``gone`` are closed, so these runs also leave the line. After a
-    takeover, such a run requests its slots again.
-    """
-    undo = delete(line) if gone else update(line).values(called_at=None)
-    # The other runs have requested slots meanwhile.
-    change_in(conn, undo.where(line.c.called_at.is_not(None)), line.c.run_id, run_ids)

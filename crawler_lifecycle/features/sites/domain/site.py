@@ -122,11 +122,13 @@ class SiteLimits:
         """True if crawlers need a lease for their requests."""
         return self.requests_per_s is not None or self.connections is not None
 
-    def opens_at(self, now: float) -> float:
-        """Return when the site may be visited: ``now``, or a later time.
+    def opens_at(self, now: float, closed_until: float = 0.0) -> float:
+        """Return when the site may be visited, which is closed until this time: ``now``, or a later
+        time.
 
         Times are seconds since 1970.
         """
+        now = max(now, closed_until)
         open_hours = OpenHours.read(self.hours, self.days_off)
         if open_hours is None:
             return now

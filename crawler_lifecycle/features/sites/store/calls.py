@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.pools import CALL_S
 from crawler_lifecycle.store.base.bulk import CHUNK, change_in, rows_in
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
-from crawler_lifecycle.store.runs.tickets import SlotLines, late_rows, live_workflows, undo_calls
+from crawler_lifecycle.store.runs.tickets import SlotLines, late_rows, live_workflows
 
 from ..domain.slots import turns
 from .entries import entries_for, lock_sites
@@ -29,6 +29,7 @@ EACH = 10
 class SiteCalls(SlotLines):
     """The calls of waiting runs, as used by workers."""
 
+    line = site_ticket
     _after = ""
     """The site after which the next turn begins."""
     _entries: frozenset[str] | None = None
@@ -73,11 +74,6 @@ class SiteCalls(SlotLines):
         elif len(rows) == LINES:
             self._after = rows[-1]["site"]
         return names[:SITES]
-
-    def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
-        """Undo calls that did not reach a workflow, as ``undo_calls`` does."""
-        with self._db.writing() as conn:
-            undo_calls(conn, site_ticket, run_ids, gone=gone)
 
     def adopt(self) -> None:
         """Let the live runs belong to the sites that the present entries define for their hosts.

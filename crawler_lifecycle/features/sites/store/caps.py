@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, or_, select, update
 
-from crawler_lifecycle.domain.pools import Ticket
+from crawler_lifecycle.domain.pools import BATCH, Ticket
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import SITES_MAX
 from crawler_lifecycle.domain.waiting import SITE_WAIT, SiteInUse, Wait, site_in_use
@@ -29,7 +29,7 @@ from ..domain.site import SiteLimits
 from ..domain.slots import turns
 from .calls import SiteCalls
 from .entries import db_now, entries_for, lock_sites
-from .slots import BATCH, first_tickets, free_of, limits_of, tasks_of
+from .slots import first_tickets, free_of, limits_of, tasks_of
 from .tables import run_site, site, site_ticket
 
 
@@ -129,7 +129,7 @@ def _in_use(conn: Connection, name: str, at: datetime, now: datetime) -> SiteInU
     own = {run["run_id"] for run in told}
     closed = row["closed_until"] > now.timestamp()
     opens_at = limits.opens_at(now.timestamp())
-    shut = closed or opens_at > now.timestamp()
+    shut = limits.opens_at(now.timestamp(), row["closed_until"]) > now.timestamp()
     found = SiteInUse(
         site=name,
         most=limits.tasks,

@@ -226,7 +226,7 @@ def _facts(
 
 
 def _site_row(row: Row, limits: SiteLimits, facts: Mapping[str, int], now: float) -> SiteRow:
-    opens_at = limits.opens_at(max(now, row["closed_until"]))
+    opens_at = limits.opens_at(now, row["closed_until"])
     state: SiteState = "open"
     if row["closed_until"] > now:
         state = "closed"

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, func, literal, or_, select, union_all
 
-from crawler_lifecycle.domain.pools import BATCH as BATCH
 from crawler_lifecycle.domain.pools import CALL_S, Ticket
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.tables import task_history
@@ -71,8 +70,7 @@ def free_of(conn: Connection, rows: Sequence[Row], at: datetime) -> dict[str, in
     now = db_now(conn)
     limits = limits_of(conn, rows)
     shut = {
-        row["site"]: max(row["closed_until"], limits[row["site"]].opens_at(now)) > now
-        for row in rows
+        row["site"]: limits[row["site"]].opens_at(now, row["closed_until"]) > now for row in rows
     }
     held = tasks_of(conn, [name for name in limits if not shut[name]], at)
     free = dict[str, int | None]()
