@@ -1131,6 +1131,19 @@ SITE = Subject(
     empty="No run has visited a site yet, and no site has limits.",
 )
 
+#: A run whose tasks execute on a site, or that waits for it.
+SITE_RUN = Subject(
+    "run",
+    "run_id",
+    columns=(
+        Column("Run", lambda row: Link(row["run_id"], f"/runs/{row['run_id']}"), right=True),
+        Column("Crawler", of("crawler"), fills=True),
+        Column("Tasks", count("tasks"), right=True),
+        Column("Tasks wait", count("waiting_tasks"), right=True),
+        Column("Waiting since", at("waiting_since"), leaves=1),
+    ),
+)
+
 # --- incidents ------------------------------------------------------------------------------------
 
 INCIDENT = Subject(

@@ -17,19 +17,12 @@ from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import current, seconds, time_of
 from crawler_lifecycle.cli.subjects import By, Kind, Limit, Reason, Search
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import SITE, Column, Document, Link, at, count, of
+from crawler_lifecycle.subjects import SITE, SITE_RUN, Document
 
 KIND = Kind(SITE)
 Name = Annotated[
     str, Parameter(help="the site: a domain, a host, *.HOST, or * for all other sites")
 ]
-_RUNS = (
-    Column("Run", lambda row: Link(row["run_id"], f"/runs/{row['run_id']}"), right=True),
-    Column("Crawler", of("crawler")),
-    Column("Tasks", count("tasks"), right=True),
-    Column("Tasks wait", count("waiting_tasks"), right=True),
-    Column("Waiting since", at("waiting_since")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +86,7 @@ def show(site: Name, /) -> None:
         show_facts(SITE.known(found))
         if found["runs"]:
             print()
-            show_rows(found["runs"], _RUNS, empty="")
+            show_rows(found["runs"], SITE_RUN.columns, empty="")
 
     emit(found, names=[found["site"]], table=table)
 

@@ -32,7 +32,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.subjects import SITE, At, Column, Link, Subject, at, count, of
+from crawler_lifecycle.subjects import SITE, SITE_RUN, At, Column, Link, Subject, at, of
 from crawler_lifecycle.web.problems import Problem, of_error
 
 from ..domain.site import site_name
@@ -87,17 +87,6 @@ BLOCKS = Chooser(
     ),
     "",
     newest_first=True,
-)
-RUNS = Subject(
-    "run",
-    "run_id",
-    columns=(
-        Column("Run", lambda row: Link(row["run_id"], f"/runs/{row['run_id']}"), right=True),
-        Column("Crawler", of("crawler"), fills=True),
-        Column("Tasks", count("tasks"), right=True),
-        Column("Tasks wait", count("waiting_tasks"), right=True),
-        Column("Waiting since", at("waiting_since"), leaves=1),
-    ),
 )
 
 
@@ -212,7 +201,7 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         """Show the runs whose tasks execute on a site, and those that wait for it."""
         values = head(site)
         rows = [asdict(row) for row in store.site_runs(values["site"].site)]
-        return answer(request, "site_runs.html", rows=rows, listed=RUNS, **values)
+        return answer(request, "site_runs.html", rows=rows, listed=SITE_RUN, **values)
 
     @app.get("/sites/{site}/limits")
     def show_site_limits(site: SiteName, request: Request) -> Response:
