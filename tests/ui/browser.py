@@ -96,6 +96,10 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+# Logging out ends the streams of a session, which an open page notes before its redirect arrives.
+LOGGING_OUT = ("Clear-Site-Data", r"htmx:sse:error: The connection has ended\.")
+
+
 @dataclass
 class Visitor:
     """One browser profile at one address: its cookies, its tabs, and what went wrong in them."""

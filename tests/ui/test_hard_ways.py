@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.e2e.harness import Harness, until
-from tests.ui.browser import Visitor
+from tests.ui.browser import LOGGING_OUT, Visitor
 from tests.ui.conftest import Visits
 from tests.ui.people import Guarded, guarded, now, number, row, start
 
@@ -200,7 +200,7 @@ def test_the_login_leads_back_shows_what_a_role_may_do_and_ends(
     (cookie,) = visitor.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     assert gate.tokens["read"] not in cookie["value"]
-    with visitor.expecting("Clear-Site-Data"):
+    with visitor.expecting(*LOGGING_OUT):
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     page.goto("/runs")

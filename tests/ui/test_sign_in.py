@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 from crawler_lifecycle.cli.stack import processes
 from tests.e2e.harness import Harness
 from tests.support.issuer import PEOPLE
+from tests.ui.browser import LOGGING_OUT
 from tests.ui.conftest import Visits
 from tests.ui.people import guarded, start
 from tests.ui.providers import Start, dex, small
@@ -71,6 +72,6 @@ def test_people_of_a_provider_log_in_act_and_log_out_and_stay_in_when_it_is_away
         page.goto("/")
         expect(page.get_by_text("oidc:ann@example.com (operate)")).to_be_visible()
         assert httpx.get(f"{gate.url}/v1/runs", headers=headers).status_code == 200
-        with visitor.expecting("Clear-Site-Data"):
+        with visitor.expecting(*LOGGING_OUT):
             page.get_by_role("button", name="Log out").click()
             expect(page.get_by_role("heading", name="Log in")).to_be_visible()
