@@ -278,9 +278,9 @@ def test_what_can_never_be_called_is_told_as_such(fixture: Fixture, name: str) -
 
 #: Further ways to get out of control are those of ``test_bad_code``: the process is the same.
 ENDINGS: dict[str, tuple[float, str]] = {
-    "kills": (20.0, r"its process was ended by SIGKILL"),
+    "kills": (100.0, r"its process was ended by SIGKILL"),
     "hangs": (0.5, r"it took more than 0\.5 s and was killed; .*timeout_s of the step"),
-    "forged": (20.0, r"invalid reply|reply to another call|unknown message"),
+    "forged": (100.0, r"invalid reply|reply to another call|unknown message"),
 }
 
 

@@ -172,7 +172,7 @@ def test_a_site_shows_what_happens_on_it(harness: Harness, client: TestClient) -
     assert (found["tasks"], found["waiting_runs"], found["waiting_tasks"]) == (1, 1, 4)
     assert (found["lanes"], found["last_minute"]) == (1, 300)
     assert found["statuses"] == {"200": 580, "429": 20}
-    assert found["use"] == pytest.approx(600 / (10 * 3600), abs=1e-4)
+    assert found["use"] == 0.5, "600 requests in two minutes, of 10 a second"
     assert [(one["run_id"], one["tasks"], one["waiting_tasks"]) for one in found["runs"]] == [
         (run_id, 1, 0),
         (waits, 0, 4),

@@ -53,8 +53,8 @@ class Site(SiteRow):
     """One site with its figures."""
 
     use: float | None
-    """The part of `requests_per_s` that was used in these minutes, from 0 to 1; null if it has no
-    such limit.
+    """The part of `requests_per_s` that was used between the first and the last of these minutes,
+    from 0 to 1; null if it has no such limit.
     """
     statuses: Mapping[str, int]
     """The responses of these minutes by status; `error` counts requests without a response."""
@@ -92,7 +92,7 @@ def site_of(store: SiteStore, row: SiteRow, most: int) -> Site:
     minutes = store.minutes(row.site, most)
     return Site(
         **asdict(row),
-        use=use_of(row, minutes, most),
+        use=use_of(row, minutes),
         statuses=statuses_of(minutes),
         minutes=minutes,
         blocks=store.blocks(row.site, limit=BLOCKS),
@@ -100,13 +100,18 @@ def site_of(store: SiteStore, row: SiteRow, most: int) -> Site:
     )
 
 
-def use_of(row: SiteRow, minutes: Sequence[SiteMinute], most: int) -> float | None:
-    """Return the part of the limit of requests that was used in the last ``most`` minutes."""
+def use_of(row: SiteRow, minutes: Sequence[SiteMinute]) -> float | None:
+    """Return the part of the limit of requests that was used between the first and the last of
+    these minutes, so that hours without crawls do not count.
+    """
     rate = row.limits.get("requests_per_s")
     if rate is None or row.last_minute is None:
         return None
+    if not minutes:
+        return 0.0
+    count = (minutes[-1].at - minutes[0].at) // timedelta(minutes=1) + 1
     requests = sum(minute.requests for minute in minutes)
-    return round(requests / (float(rate) * 60 * most), 4)
+    return round(requests / (float(rate) * 60 * count), 4)
 
 
 def statuses_of(minutes: Sequence[SiteMinute]) -> dict[str, int]:

@@ -175,7 +175,7 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
             request,
             "site.html",
             chart=rate_chart(minutes, rate, values["now"]),
-            use=use_of(row, minutes, CHART_HOURS * 60),
+            use=use_of(row, minutes),
             statuses=statuses_of(minutes),
             **values,
         )
