@@ -410,6 +410,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.archive,
             p.catalogue,
             p.notifiers,
+            s.sites.robots_of_run,
         ),
         DeletionActivities(s.deletion, s.runs, p.directory, p.archive, p.places),
         build_audit(p),

@@ -1056,16 +1056,29 @@ POOL = Subject(
 # --- sites ----------------------------------------------------------------------------------------
 
 
-def limit_words(limits: Document) -> str:
+def limit_words(row: Document) -> str:
     """Return the limits of a site as one sentence."""
+    limits = row["limits"]
     given = [
         plurals.count(limits[name], name[:-1])
         for name in ("tasks", "connections")
         if name in limits
     ]
     texts = {"requests_per_s": "{:g} requests/s", "hours": "{}", "not": "not {}"}
+    texts["crawl_delay"] = "{} the crawl delay"
     given += [text.format(limits[name]) for name, text in texts.items() if name in limits]
+    if row.get("delay_s") is not None:
+        given.append(f"limited by robots.txt: one request per {row['delay_s']:g} s")
     return ", ".join(given) or "none"
+
+
+def robots_words(row: Document) -> str:
+    """Return what a run got from the robots.txt of a host, as one sentence."""
+    words = [f"{row['host']} {(row['sha256'] or 'no rules')[:8]}"]
+    if row["crawl_delay"] is not None:
+        words.append(f"crawl delay {row['crawl_delay']:g} s")
+    words.append(f"{plurals.count(row['refused'], 'request')} refused")
+    return ", ".join(words)
 
 
 def _closed_by(row: Document) -> Cell:
@@ -1075,6 +1088,12 @@ def _closed_by(row: Document) -> Cell:
         return None
     run = row["closed_by_run"]
     return Link(f"{row.get('closed_status') or 'refusal'} to run {run}", f"/runs/{run}")
+
+
+def _tdm(row: Document) -> Cell:
+    if row["tdm_reserved"]:
+        return str(row["tdm_policy"] or "reserved")
+    return None if row["tdm_reserved"] is None else "not reserved"
 
 
 def _limit(name: str) -> Read:
@@ -1091,7 +1110,7 @@ SITE = Subject(
         Column("Tasks", count("tasks"), right=True),
         Column("Tasks wait", count("waiting_tasks"), right=True, leaves=1),
         Column("Last minute", count("last_minute"), right=True, leaves=1),
-        Column("Limits", lambda row: limit_words(row["limits"]), fills=True),
+        Column("Limits", lambda row: limit_words(row), fills=True),
         Column("Closed by", _closed_by, leaves=3),
         _wide("Origin", of("origin")),
         _wide("Changed by", of("changed_by")),
@@ -1107,6 +1126,11 @@ SITE = Subject(
         ("rest", lambda row: f"{row['limits']['rest_s']:g} s"),
         ("hours", _limit("hours")),
         ("not", _limit("not")),
+        ("crawl delay", _limit("crawl_delay")),
+        (
+            "robots.txt",
+            lambda row: row.get("delay_s") and f"one request per {row['delay_s']:g} s",
+        ),
         ("limits from", lambda row: row.get("origin") or "the default"),
         ("changed", at("changed_at")),
         ("changed by", of("changed_by")),
@@ -1129,6 +1153,21 @@ SITE = Subject(
         Action("delete", "Remove the limits", "Its limits are removed."),
     ),
     empty="No run has visited a site yet, and no site has limits.",
+)
+
+#: The robots.txt of an origin.
+SITE_ROBOTS = Subject(
+    "robots.txt",
+    "origin",
+    columns=(
+        Column("Origin", of("origin"), fills=True),
+        Column("Fetched", at("fetched_at")),
+        Column("By run", lambda row: row["run_id"] and _itself("runs", "run_id")(row), right=True),
+        Column("Status", lambda row: row["status"] or "no response", right=True),
+        Column("SHA-256", lambda row: row["sha256"] and row["sha256"][:8]),
+        Column("Crawl delay (s)", of("crawl_delay"), right=True),
+        Column("TDM", _tdm, leaves=1),
+    ),
 )
 
 #: A run whose tasks execute on a site, or that waits for it.

@@ -461,7 +461,10 @@ def _lines(node: ast.AST) -> range:
 
 
 #: Libraries of data and rules, without any input or output, that single modules may import.
-PURE = {"domain/hosts.py": {"idna", "publicsuffixlist"}}
+PURE = {
+    "domain/hosts.py": {"idna", "publicsuffixlist"},
+    "features/sites/domain/robots.py": {"protego"},
+}
 
 
 def test_domain_and_runner_need_the_standard_library_alone() -> None:

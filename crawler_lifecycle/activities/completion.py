@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.coverage import ExpectedCoverage
@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.tries import Try, counting
 from crawler_lifecycle.ports.cluster import TaskFiles
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import Catalogue, EventSink, FileArchive, Notifier
-from crawler_lifecycle.ports.runs import Fence, TaskRef
+from crawler_lifecycle.ports.runs import Fence, RunRobots, TaskRef
 
 from .shared import activity_named, alive, beating, push_event, reporting, send_event
 
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
+#: The maximum number of hosts in the manifest whose robots.txt the run got.
+ROBOTS_MAX = 1000
 #: The reason in the manifest for files that ``crawlctl cluster gc`` removed.
 FILES_REMOVED = "its files were removed because they were exported long ago (crawlctl cluster gc)"
 
@@ -86,6 +88,7 @@ class CompletionActivities:
     archive: FileArchive
     catalogue: Catalogue
     notifiers: Sequence[Notifier]
+    robots_of_run: Callable[[int, int], Sequence[RunRobots]]
 
     @activity_named("update_run_status")
     def update_run_status(self, fence: Fence) -> RunEnded:
@@ -223,6 +226,9 @@ class CompletionActivities:
                 ended = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
                 told = {} if ended is None else ended.body
                 manifest |= {name: told.get(name) for name in ("status", "outcome", "ended_by")}
+                robots = self.robots_of_run(fence.run_id, ROBOTS_MAX)
+                if robots:
+                    manifest["robots"] = [asdict(found) for found in robots]
                 kept = set(counting(tries))
                 replaced = [
                     files_prefix(one.task_index, one.attempt) for one in tries if one not in kept

@@ -525,3 +525,16 @@ class Event:
         number = self.subject.partition("/")[2]
         prefix = "" if self.run_id is not None else self.subject.removesuffix(number)
         return f"{prefix}{number}-{self.subject_uid}/{self.attempt}/{self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRobots:
+    """The robots.txt that a run got for a host."""
+
+    host: str
+    sha256: str | None
+    """Null if the host has no rules, or if they are unknown."""
+    crawl_delay: float | None
+    """The seconds between two requests that it demands."""
+    refused: int
+    """The number of requests that it did not allow."""

@@ -42,6 +42,8 @@ GRANT UPDATE, DELETE ON lifecycle.site_ticket TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.site_lease TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.site_minute TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.site_block TO services@'%';
+GRANT UPDATE, DELETE ON lifecycle.site_robots TO services@'%';
+GRANT UPDATE, DELETE ON lifecycle.run_robots TO services@'%';
 GRANT UPDATE ON lifecycle.access_token TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.process_note TO services@'%';
 GRANT DELETE ON lifecycle.access_log TO services@'%';

@@ -49,6 +49,7 @@ class Scene:
             self.archive,
             FakeCatalogue(),
             [FakeNotifier()],
+            store.sites.robots_of_run,
         )
 
     def ended(self, fence: Fence, *, files: bool = True) -> None:

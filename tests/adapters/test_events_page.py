@@ -89,7 +89,13 @@ def completing(store: Store, sink: EventSink, notifier: Notifier) -> CompletionA
         store.events,
     )
     return CompletionActivities(
-        *rows, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), [notifier]
+        *rows,
+        FakeCluster(),
+        sink,
+        FakeArchive(),
+        FakeCatalogue(),
+        [notifier],
+        store.sites.robots_of_run,
     )
 
 

@@ -511,6 +511,7 @@ SITE: dict[str, Any] = {
     "changed_at": "2026-11-20T10:00:00Z",
     "changed_by": "ann",
     "opens_at": "2026-11-20T12:10:00Z",
+    "delay_s": None,
     "closed_by_run": 7,
     "closed_by": None,
     "closed_status": 429,
@@ -524,6 +525,7 @@ SITE_OPEN = SITE | {
     "site": "*.blogs.example",
     "state": "open",
     "limits": {"rest_s": 60.0},
+    "delay_s": 5.0,
     "origin": None,
     "opens_at": None,
     "closed_by_run": None,
@@ -534,6 +536,19 @@ SITE_FIGURES: dict[str, Any] = {
     "statuses": {"200": 34_900, "429": 2},
     "minutes": [],
     "blocks": [],
+    "robots": [
+        {
+            "origin": "https://shop.example",
+            "fetched_at": "2026-11-20T10:00:00Z",
+            "run_id": 7,
+            "status": 200,
+            "sha256": "3f" * 32,
+            "size": 212,
+            "crawl_delay": 0.05,
+            "tdm_reserved": True,
+            "tdm_policy": "https://shop.example/licences",
+        }
+    ],
     "runs": [
         {
             "run_id": 7,

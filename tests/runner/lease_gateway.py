@@ -78,6 +78,9 @@ class _LeaseHandler(_Quiet):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/robots"):
+            self.answer(404, b"{}")
+            return
         self.server.questions.append(body["sites"])
         leases = {host: self.server.lease(host) for host in body["sites"]}
         self.answer(200, json.dumps({"sites": leases}).encode())

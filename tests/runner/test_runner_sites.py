@@ -49,7 +49,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         desk = self.server
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["sites"]
+        call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "sites" not in call:
+            self.send_error(404)
+            return
+        asked = call["sites"]
         desk.asked.append(asked)
         answer = {
             "free": desk.free,

@@ -96,6 +96,8 @@ def fill_sites(connection: sa.Connection, runs: int) -> None:
     _insert(connection, "site", columns, f"{_numbers(2_000)} AS numbers")
     of_run = {"run_id": "run_id", "host": "'host'", "site": "'site-0'"}
     _insert(connection, "run_site", of_run, f"run_history LIMIT {int(runs)}")
+    of_run = {"run_id": "run_id", "host": "'host'", "refused": "0"}
+    _insert(connection, "run_robots", of_run, f"run_history LIMIT {int(runs)}")
     ticket = {"run_id": "run_id", "site": "'site-0'", "priority": "1 + run_id % 5"}
     ticket |= {"since": "created_at", "wanted": "3"}
     _insert(connection, "site_ticket", ticket, f"run_history LIMIT {int(runs)}")
@@ -370,6 +372,10 @@ def fill_blocks(connection: sa.Connection) -> None:
     minute = "CASE WHEN n < 10 THEN n ELSE 60000000 + n END"
     figures = {"site": name, "minute": minute, "requests": "1", "statuses": "'{}'"}
     _insert(connection, "site_minute", figures, f"{_numbers(5_000)} AS numbers")
+    fetched = {"origin": _name(connection, "https://site-", "n"), "site": name}
+    times = ("claimed_until", "fetched_at", "valid_until")
+    fetched |= {"claimed_by": "'1.0.1'", **dict.fromkeys(times, at)}
+    _insert(connection, "site_robots", fetched, f"{_numbers(5_000)} AS numbers")
 
 
 def analyze(connection: sa.Connection, tables: list[str]) -> None:

@@ -22,6 +22,7 @@ from crawler_lifecycle.subjects import (
     deletion_words,
     pace,
     plain,
+    robots_words,
 )
 
 RunId = Annotated[int, Parameter(help="the run's id")]
@@ -75,6 +76,7 @@ def facts(
         ("corrections", str(len(wrong)) if wrong else "none"),
     ]
     facts += [("export", export_words(export)) for export in run.get("exports") or ()]
+    facts += [("robots.txt", clean(robots_words(row))) for row in run.get("robots") or ()]
     facts += asked(run.get("request") or {})
     facts.append(("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))))
     return [(name, value) for name, value in facts if value] + SUBJECT.known(run)

@@ -17,7 +17,7 @@ from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import current, seconds, time_of
 from crawler_lifecycle.cli.subjects import By, Kind, Limit, Reason, Search
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import SITE, SITE_RUN, Document
+from crawler_lifecycle.subjects import SITE, SITE_ROBOTS, SITE_RUN, Document
 
 KIND = Kind(SITE)
 Name = Annotated[
@@ -44,6 +44,8 @@ class LimitOptions:
         when it may be visited, such as "22:00-06:00 Europe/Berlin"
     days_off
         days of the month on which it may not, such as 1-10
+    crawl_delay
+        whether the crawl delay of its robots.txt limits it (default: obey)
     """
 
     tasks: int | None = None
@@ -52,6 +54,7 @@ class LimitOptions:
     rest_s: float | None = None
     hours: str | None = None
     days_off: Annotated[str | None, Parameter(name="--not")] = None
+    crawl_delay: Literal["obey", "ignore"] | None = None
 
 
 _NONE = LimitOptions()
@@ -84,6 +87,9 @@ def show(site: Name, /) -> None:
 
     def table() -> None:
         show_facts(SITE.known(found))
+        if found["robots"]:
+            print()
+            show_rows(found["robots"], SITE_ROBOTS.columns, empty="")
         if found["runs"]:
             print()
             show_rows(found["runs"], SITE_RUN.columns, empty="")
@@ -102,6 +108,7 @@ def set_limits(
         "rest_s": limits.rest_s,
         "hours": limits.hours,
         "not": limits.days_off,
+        "crawl_delay": limits.crawl_delay,
     }
     body = filled(given)
     if not body:

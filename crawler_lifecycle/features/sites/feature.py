@@ -25,7 +25,11 @@ SITES = Feature(
             },
         ),
     ),
-    routes=("gateway.leases:add_leases", "gateway.routes:add_sites"),
+    routes=(
+        "gateway.leases:add_leases",
+        "gateway.robots:add_robots",
+        "gateway.routes:add_sites",
+    ),
     # The form comes first, or "new" would be the name of a site.
     pages=("gateway.ui:add_form", "gateway.ui:add_sites"),
     conditions={"site": "gateway.conditions:conditions"},

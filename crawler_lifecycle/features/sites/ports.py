@@ -26,6 +26,10 @@ class SiteRow:
     """Who gave the site limits of its own; null if nobody did."""
     changed_at: datetime | None
     changed_by: str | None
+    delay_s: float | None
+    """The seconds between two requests that robots.txt demands, if this limits the site; null
+    otherwise.
+    """
     opens_at: datetime | None
     """When tasks may visit the site again; null if they may now."""
     closed_by_run: int | None
@@ -42,6 +46,34 @@ class SiteRow:
     """Shares of the limits that tasks hold now."""
     last_minute: int | None
     """Requests in the last whole minute."""
+
+    @property
+    def rate(self) -> float | None:
+        """The maximum number of requests per second; ``None`` without a limit."""
+        return self.limits.get("requests_per_s") if self.delay_s is None else 1 / self.delay_s
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRobots:
+    """The robots.txt of an origin (scheme, host and port), as one task fetched it for all."""
+
+    origin: str
+    fetched_at: datetime
+    run_id: int | None
+    """The run whose task fetched it; null for a token of one project."""
+    status: int | None
+    """The status of the last response; null if there was none. After an error, the other values are
+    older.
+    """
+    sha256: str | None
+    """Null if the site has no rules."""
+    size: int | None
+    crawl_delay: float | None
+    """The seconds between two requests that it demands."""
+    tdm_reserved: bool | None
+    """Whether `tdmrep.json` reserves the rights of text and data mining for a part of the site."""
+    tdm_policy: str | None
+    """The address of the licences."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,9 @@ class Access:
 _READ = Access(Role.READ)
 #: The maximum size in bytes of the forms for login and logout.
 _FORM_MAX = 8 * 1024
-#: The maximum size in bytes of what a task asks about sites.
+#: The maximum size in bytes of what a task asks about sites, and of a site's robots.txt in base64.
 _LEASES_MAX = 256 * 1024
+_ROBOTS_MAX = 768 * 1024
 #: Rights, each with the operations that need them. A forced stop, ``rerun`` and resending need no
 #: higher role than a plain stop or start, because a caller who may start crawls must also be able
 #: to end them. All operations on webhooks need ``admin``, because we call the address of a webhook,
@@ -100,7 +101,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listUserCode listGraphs
         getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule
-        listFirings listQuotas listIncidents getIncident listSites getSite""",
+        listFirings listQuotas listIncidents getIncident listSites getSite getRobots""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
     # The limits of a site hold for the runs of all projects.
@@ -129,6 +130,10 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (
         Access(Role.OPERATE, own_task=Purpose.LEASES, body_max=_LEASES_MAX, frequent=True),
         "leaseSites",
+    ),
+    (
+        Access(Role.OPERATE, own_task=Purpose.LEASES, body_max=_ROBOTS_MAX, frequent=True),
+        "shareRobots",
     ),
     (
         Access(Role.ADMIN),

@@ -27,8 +27,8 @@ token, but listens on loopback only. Errors are problem documents (RFC 9457) wit
 
 _SECURITY = """\
 A token of the gateway's tokens file. A crawler may call `addTasks` and `getStop` for its own run
-with its own token (`CRAWL_TOKEN`). A task may call `uploadFiles` and `leaseSites` for itself
-with its tokens (`CRAWL_UPLOAD_TOKEN` and `CRAWL_LEASES_TOKEN`).
+with its own token (`CRAWL_TOKEN`). A task may call `uploadFiles`, `leaseSites` and `shareRobots`
+for itself with its tokens (`CRAWL_UPLOAD_TOKEN` and `CRAWL_LEASES_TOKEN`).
 """
 
 #: The problems that operations can return. For each: when it occurs, and an example.

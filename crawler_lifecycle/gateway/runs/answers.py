@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.api.lists import ResultPage
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.polls import CorrectionRow, FindingRow
-from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow
+from crawler_lifecycle.ports.runs import Resumption, RunRobots, RunRow, TaskRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
 
@@ -345,6 +345,8 @@ class RunDetail(Run):
     """For at most 30 fields, the share of items that fill the field. It is known after the verdict,
     and null if it was not reported.
     """
+    robots: list[RunRobots]
+    """The robots.txt that it got, by host: the first 100."""
     resumption: list[Resumption]
     """For a resumed run: how many tasks continued from a saved state, and why the others could
     not.

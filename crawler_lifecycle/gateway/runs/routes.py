@@ -353,6 +353,7 @@ class RunViews:
             exports=store.exports.list_exports(run_id),
             cancellations=store.runs.cancellations(run_id),
             deliveries=store.events.deliveries(run_id, keyed=True),
+            robots=store.sites.robots_of_run(run_id),
             resumption=store.runs.resumption(run_id) if row.attempt > 1 else [],
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from crawl_runner_leases import SiteLeases
+from crawl_runner_robots import SharedRobots
 from crawl_runner_turns import retry_after_s, turn_at
 from crawlee.http_clients import HttpClient, ImpitHttpClient
 
@@ -30,6 +31,7 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
         self._client = client or ImpitHttpClient()
         self._timeout = timeout
         self._leases = SiteLeases.from_environment()
+        self._robots = None if self._leases is None else SharedRobots(self._leases)
 
     async def crawl(self, request: Any, **options: Any) -> Any:
         async with self._turn(request.url) as responses:
@@ -61,10 +63,12 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
     async def _turn(self, url: str) -> AsyncIterator[list[Any]]:
         """Hold a lane of the site while a request is sent. The caller adds its response."""
         responses: list[Any] = []
-        host = urlsplit(url).hostname
-        if self._leases is None or host is None:
+        parts = urlsplit(url)
+        host = parts.hostname
+        if self._leases is None or self._robots is None or host is None:
             yield responses
             return
+        self._robots.visit(parts.scheme, parts.netloc)
         lane = await turn_at(self._leases, host)
         status = None
         retry_after = None

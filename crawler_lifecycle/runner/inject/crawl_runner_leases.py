@@ -37,6 +37,8 @@ FREE_S = 60.0
 #: about early in the call of another host.
 COLLECT_S = 0.02
 EARLY_S = 3.0
+#: Seconds after which each gateway knows new limits of a site.
+NEW_LIMITS_S = 1.2
 #: Seconds before the end of a lease in which no request begins.
 MARGIN_S = 0.5
 #: Seconds after which an unused lane is returned.
@@ -113,6 +115,8 @@ class LeasedHost:
         self.block: dict[str, Any] | None = None
         self.passed = False
         self.statuses: Counter[str] = Counter()
+        self.refused = 0
+        """The number of requests that robots.txt did not allow."""
         self.ask_at = 0.0
         self.not_before = 0.0
         """The time before which a new request is no reason to ask."""
@@ -139,8 +143,11 @@ class LeasedHost:
             asked["passed"] = True
         if self.statuses:
             asked["statuses"] = dict(self.statuses)
+        if self.refused:
+            asked["refused"] = self.refused
         self.block = None
         self.passed = False
+        self.refused = 0
         self.statuses = Counter()
         return asked
 
@@ -150,6 +157,7 @@ class LeasedHost:
         self.block = self.block or asked.get("block")
         self.passed = self.passed or asked.get("passed", False)
         self.statuses.update(asked.get("statuses", {}))
+        self.refused += asked.get("refused", 0)
 
     def answered(self, answer: Any, sent: float, received: float) -> None:
         """Take over what the gateway answered."""
@@ -283,6 +291,31 @@ class SiteLeases:
         if self._waiting:
             self._wake()
 
+    def refuse(self, host: str) -> None:
+        """Count a request that robots.txt did not allow."""
+        with self._changed:
+            self._sites.setdefault(host, LeasedHost()).refused += 1
+
+    def ask_anew(self, host: str) -> None:
+        """Let requests to a host wait until each gateway knows the limit of its robots.txt."""
+        with self._changed:
+            site = self._sites.setdefault(host, LeasedHost())
+            if not site.lanes:
+                site.free = False
+                site.not_before = site.ask_at = time.monotonic() + NEW_LIMITS_S
+                self._changed.notify_all()
+
+    def post(self, path: str, body: Any) -> tuple[int, bytes]:
+        """Send an object to a path below the address of leases. Return the status and the answer.
+
+        Raises ``OSError`` and ``http.client.HTTPException``.
+        """
+        with contextlib.closing(self._connect(CALL_S)) as connection:
+            text = json.dumps(body).encode()
+            connection.request("POST", self._url.path + path, text, self._headers)
+            response = connection.getresponse()
+            return response.status, response.read(_ANSWER_MAX)
+
     def abandon(self, host: str, lane: int | None) -> None:
         """Return the lane of a request that did not begin."""
         with self._changed:
@@ -369,7 +402,7 @@ class SiteLeases:
                 continue
             if site.alone and asked:
                 continue
-            unused = not (site.waiting or site.lanes or site.statuses or site.block)
+            unused = not (site.waiting or site.lanes or site.statuses or site.block or site.refused)
             if unused and now - site.used_at > FREE_S:
                 del self._sites[host]
                 continue

@@ -31,6 +31,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from crawl_runner_heads import HEAD_MAX, MessageHead, Refusal, RequestTarget, body_size, read_head
 from crawl_runner_leases import SiteLeases
+from crawl_runner_robots import SharedRobots
 from crawl_runner_turns import retry_after_s, turn_at
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
@@ -58,6 +59,7 @@ class Proxy:
 
     def __init__(self, leases: SiteLeases, password: str) -> None:
         self._leases = leases
+        self._robots = SharedRobots(leases)
         self._password = _basic(f"crawler:{password}")
         self._connections = 0
         self._waiting: Counter[str] = Counter()
@@ -92,6 +94,9 @@ class Proxy:
             raise Refusal("407 Proxy Authentication Required", text)
         exchange = Exchange(head, RequestTarget.of(head), reader, writer)
         host = exchange.target.host
+        self._robots.agent = head.get("user-agent") or self._robots.agent
+        scheme = "http" if exchange.target.path else "https"
+        self._robots.visit(scheme, exchange.target.authority)
         lane = await self._turn(exchange)
         returns_at = time.monotonic() + TUNNEL_S
 

@@ -1,9 +1,9 @@
 """Scrapy extension that keeps the limits of sites, which all runs share.
 
 A request waits where it leaves Scrapy, behind delays, AutoThrottle and all middleware, so that it
-begins at the time that its lease allows. Redirects, retries and robots.txt pass here, too. When the
-crawl ends, requests that still wait are given back to Scrapy's scheduler, so that a resume sends
-them.
+begins at the time that its lease allows. Redirects and retries pass here, too. A request for
+robots.txt gets the file that one task fetches for all. When the crawl ends, requests that still
+wait are given back to Scrapy's scheduler, so that a resume sends them.
 
 The setting ``SITES_BAN_STATUSES`` lists the statuses that close a site for all runs, by default
 429. A 503 with ``Retry-After`` always does.
@@ -21,9 +21,12 @@ import weakref
 from typing import Any
 
 from crawl_runner_leases import SiteLeases
+from crawl_runner_robots import RobotsFile, SharedRobots
 from crawl_runner_turns import retry_after_s
 from scrapy import signals
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import Deferred
@@ -32,6 +35,8 @@ from twisted.internet.defer import Deferred
 _LATE_S = 0.04
 #: Seconds between two checks whether the crawl is ending, while requests wait.
 _CHECK_S = 0.5
+#: Seconds for which a crawl waits for the robots.txt that a task fetches for all.
+_ROBOTS_S = 15.0
 #: Scrapy's own handlers, which close a connection after its request if a header says so. Browsers
 #: do not accept this header.
 _OWN_HANDLERS = re.compile(r"scrapy\.core\.downloader\.handlers\.(?!http2)")
@@ -46,6 +51,8 @@ class LeasedRequests:
         if leases is None:
             raise NotConfigured
         self._leases = leases
+        agent = crawler.settings["ROBOTSTXT_USER_AGENT"] or crawler.settings["USER_AGENT"]
+        self._robots = SharedRobots(leases, agent)
         self._crawler = crawler
         self._waiting: set[_Wait] = set()
         self._from_scheduler: Any = weakref.WeakSet()
@@ -72,7 +79,14 @@ class LeasedRequests:
             loop = asyncio.get_running_loop()
             self._later = loop.call_later
             self._from_thread = loop.call_soon_threadsafe
-        self._wrap_handlers(self._crawler.engine.downloader.handlers)
+        downloader = self._crawler.engine.downloader
+        self._wrap_handlers(downloader.handlers)
+        for found in downloader.middleware.middlewares:
+            if isinstance(found, RobotsTxtMiddleware):
+                judge: Any = found
+                judge.process_request_2 = functools.partial(
+                    self._judge, judge, judge.process_request_2
+                )
         if self._crawler.settings.get("JOBDIR"):
             scheduler = self._slot().scheduler
             scheduler.next_request = functools.partial(self._next, scheduler.next_request)
@@ -104,6 +118,11 @@ class LeasedRequests:
         host = parts.hostname
         if parts.scheme not in ("http", "https") or not host:
             return await original(request)
+        self._robots.visit(parts.scheme, parts.netloc)
+        if parts.path == "/robots.txt" and not parts.query:
+            known = await self._known(parts.scheme, parts.netloc)
+            if known is not None:
+                return Response(request.url, known.status, body=known.body, request=request)
         lane = None if self._leases.is_free(host) else await self._begun(host, request)
         if (
             lane is not None
@@ -123,6 +142,46 @@ class LeasedRequests:
             return response
         finally:
             self._leases.end(host, lane, status, retry_after)
+
+    # --- robots.txt -------------------------------------------------------------------------------
+
+    async def _known(self, scheme: str, authority: str) -> RobotsFile | None:
+        """Return the robots.txt that one task fetches for all; ``None`` if it is not known in
+        time.
+        """
+        until = time.monotonic() + _ROBOTS_S
+        found: Any = Deferred()
+
+        def end(file: RobotsFile | None) -> None:
+            if not found.called:
+                found.callback(file)
+
+        def check() -> None:
+            slot = self._slot()
+            if time.monotonic() > until or slot is None or slot.closing:
+                end(None)
+            elif not found.called:
+                self._later(_CHECK_S, check)
+
+        self._robots.when_known(scheme, authority, functools.partial(self._in_loop, end))
+        check()
+        return await maybe_deferred_to_future(found)
+
+    def _judge(
+        self, middleware: Any, original: Any, rules: Any, request: Any, *spider: Any
+    ) -> None:
+        """Count a request that robots.txt does not allow."""
+        parts = urlparse_cached(request)
+        if rules is None:
+            # Of the requests that wait for robots.txt, Scrapy 2.13 to 2.19 gives the rules only to
+            # the first two.
+            known = getattr(middleware, "_parsers", {}).get(parts.netloc)
+            rules = None if isinstance(known, Deferred) else known
+        try:
+            original(rules, request, *spider)
+        except IgnoreRequest:
+            self._leases.refuse(parts.hostname or "")
+            raise
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -156,15 +215,19 @@ class LeasedRequests:
         if threading.get_ident() == self._thread:
             self._begin_due()
         else:
-            with contextlib.suppress(RuntimeError):  # the event loop has ended
-                self._from_thread(self._begin_due)
+            self._in_loop(self._begin_due)
+
+    def _in_loop(self, function: Any, *args: Any) -> None:
+        """Call a function of Scrapy's thread from another thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._from_thread(function, *args)
 
     def _begin_due(self, *, timed: bool = False) -> None:
         """Begin the requests whose time has come, and set a timer for the next one."""
         if timed:
             self._timer = None
         delay = self._leases.begin_due()
-        if not self._waiting:
+        if not self._waiting and delay is None:
             return
         slot = self._slot()
         if slot is None or slot.closing:

@@ -366,6 +366,7 @@ def test_everything_still_works_afterwards(harness: Harness, store: Store, prune
         None,
         None,
         [sink],
+        store.sites.robots_of_run,
     )  # type: ignore[arg-type]
     assert done.initiate_export_signal(fence) > 0
     assert sink.sent == [EVENT_RUN_ENDED]

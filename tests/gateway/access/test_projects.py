@@ -100,6 +100,7 @@ QUERIES: Mapping[str, Mapping[str, object]] = {
     **{key: {"path": "zebra-step"} for key in ("getStep", "getStepResult")},
     **{key: {"flow_id": "zebra-flow", "tag": "zebra"} for key in ("listRuns", "showRuns")},
     "showSearch": {"q": NAME},
+    "getRobots": {"origin": "https://okapi.example"},
     "listGraphs": {"id": GRAPH},
     "listManagers": {"name": NAME, "flow_id": "zebra-flow"},
     "showStart": {"like": RUN},
@@ -117,6 +118,7 @@ BODIES: Mapping[str, Any] = {
     "approveStep": {"step": "zebra-step"},
     "backfillSchedule": {"after": "2026-11-20T11:00:00Z"},
     "leaseSites": {"sites": {}},
+    "shareRobots": {"origin": "https://shop.example"},
     "uploadFiles": {"part": 0, "bytes": 1, "md5": "1B2M2Y8AsgTpgAmY7PhCfg=="},
 }
 FORMS: Mapping[str, Mapping[str, object]] = {
@@ -150,7 +152,7 @@ VARIES = re.compile(
 )
 #: Answers of project a itself: there is nothing to read, though the thing is there.
 EMPTY = {
-    *("getFile", "showFile", "downloadArchive", "getStepResult", "getFeed"),
+    *("getFile", "showFile", "downloadArchive", "getStepResult", "getFeed", "getRobots"),
     *("joinChannel", "leaveChannel"),
 }
 

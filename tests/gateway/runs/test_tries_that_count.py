@@ -62,6 +62,7 @@ class Crawl(FileQuestions):
         self.completion = CompletionActivities(
             store.completion, store.exports, store.deployment, store.runs, store.tasks, store.events,
             LocalFiles(self.root), FakeSink(), self.archive, FakeCatalogue(), [FakeNotifier()],
+            store.sites.robots_of_run,
         )  # fmt: skip
         self.fence: Fence = self.story.run(
             tasks=self.dice.randint(1, 3), crawler="plain", parent=PARENT

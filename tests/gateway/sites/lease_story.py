@@ -47,8 +47,9 @@ class Endless(scrapy.Spider):
 class JournalSite:
     """A site that notes the times of all requests. Times are those of the monotonic clock."""
 
-    def __init__(self, latency_s: float = 0.05) -> None:
+    def __init__(self, latency_s: float = 0.05, robots: str | None = None) -> None:
         self.latency_s = latency_s
+        self.robots = robots
         self.arrivals: list[float] = []
         self.paths: list[str] = []
         self.now_open = 0
@@ -102,8 +103,14 @@ class JournalSite:
         else:
             await asyncio.sleep(self.latency_s)
         self.now_open -= 1
-        head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: 2\r\n{more}\r\n"
-        writer.write(head.encode() + b"ok")
+        body = b"ok"
+        if path == "/robots.txt" and self.robots is not None:
+            body = self.robots.encode()
+        elif path in ("/robots.txt", "/.well-known/tdmrep.json"):
+            status = "404 Not Found"
+        size = f"Content-Length: {len(body)}"
+        head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\n{size}\r\n{more}\r\n"
+        writer.write(head.encode() + body)
         await writer.drain()
 
     async def _serve(self, started: threading.Event, ended: asyncio.Event) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.store.tables import run_robots
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.gateway_process import environment, gateway
 from tests.runner.runner_fixture import wait_until
@@ -78,3 +80,31 @@ def test_four_crawls_of_a_site_keep_its_limits(
     assert len([late for late in after if late < 3]) <= 3, "what was in progress"
     assert after[4] < 30
     assert stopped_s < 30
+
+
+def test_one_of_three_crawls_fetches_robots_txt_and_all_obey_it(
+    harness: Harness, tmp_path: Path, crawls: list[Crawl]
+) -> None:
+    """Its crawl delay limits them together. Requests that it refuses are in the record of each."""
+    database = str(harness.store.database.engine.url)
+    more = {"LIFECYCLE_DATABASE__URL": database, "LIFECYCLE_GATEWAY__TASK_KEY": KEY.decode()}
+    site = JournalSite(robots="User-agent: *\nCrawl-delay: 0.25\nDisallow: /0-\n")
+    run_ids = [start_run(harness) for _ in range(3)]
+    with site.serving(), gateway(environment(tmp_path, **more), tmp_path) as service:
+        for number, run_id in enumerate(run_ids):
+            variables = leases_of(harness, run_id, service.url)
+            args = {"port": str(site.port), "first": str(number), "n": "4"}
+            crawls[number].start(args, CRAWL_SETTINGS='{"ROBOTSTXT_OBEY": true}', **variables)
+        for crawl in crawls[:3]:
+            crawl.fixture.finish(crawl.process, 60)
+            assert crawl.fixture.summary()["finish_reason"] == "finished", crawl.fixture.output
+    # A crawl that ends at once does not ask for the other file.
+    visited = [path for path in site.paths if path != "/.well-known/tdmrep.json"]
+    pages = [f"/{number}-{page}" for number in (1, 2) for page in range(4)]
+    assert sorted(visited) == [*pages, "/robots.txt"]
+    arrivals = [at for at, path in zip(site.arrivals, site.paths, strict=True) if path in pages]
+    assert max(arrivals) - min(arrivals) > 7 * 0.25 - 0.1
+    with harness.store.database.reading() as conn:
+        rows = conn.execute(select(run_robots).order_by(run_robots.c.run_id)).mappings().all()
+    assert [row["refused"] for row in rows] == [4, 0, 0]
+    assert {row["crawl_delay"] for row in rows} == {0.25}

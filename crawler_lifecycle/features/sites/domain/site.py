@@ -8,9 +8,9 @@ this host and all hosts below it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -21,6 +21,9 @@ from .hours import OpenHours
 #: The name of the limits for sites without an entry.
 DEFAULT = "*"
 _PATTERN = "*."
+#: What an entry says about the crawl delay of robots.txt.
+OBEY: Final = "obey"
+IGNORE: Final = "ignore"
 #: The maximum number of sites with limits of their own.
 SITES_MAX = 10_000
 _LIMITS = {
@@ -92,6 +95,10 @@ class SiteLimits:
     """The days of the month on which the site may not be visited: ``1-10 of the month`` or
     ``1,15,31``. In JSON its key is ``not``.
     """
+    crawl_delay: Literal["obey", "ignore"] = OBEY
+    """Whether the crawl delay of the site's robots.txt limits its requests: ``obey`` or
+    ``ignore``.
+    """
 
     def __post_init__(self) -> None:
         for name, bound in _LIMITS.items():
@@ -100,6 +107,8 @@ class SiteLimits:
             if text is not None and not isinstance(text, str):
                 raise refusal(name, text, "give a text, or leave it out")
         OpenHours.read(self.hours, self.days_off)
+        if self.crawl_delay not in (OBEY, IGNORE):
+            raise refusal("crawl_delay", self.crawl_delay, f"give {OBEY} or {IGNORE}")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SiteLimits:
@@ -115,12 +124,28 @@ class SiteLimits:
     def to_json(self) -> dict[str, Any]:
         """Return the entry with these limits, without those that have no value."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.crawl_delay == OBEY:
+            del given["crawl_delay"]
         return {"not" if name == "days_off" else name: value for name, value in given.items()}
 
     @property
     def leased(self) -> bool:
         """True if crawlers need a lease for their requests."""
         return self.requests_per_s is not None or self.connections is not None
+
+    def delay_s(self, crawl_delay: float | None) -> float | None:
+        """Return the seconds between two requests if the crawl delay of robots.txt limits the site
+        more than its entry does; ``None`` otherwise.
+        """
+        if crawl_delay is None or self.crawl_delay == IGNORE:
+            return None
+        rate = self.requests_per_s
+        return crawl_delay if rate is None or rate * crawl_delay > 1 else None
+
+    def with_delay(self, crawl_delay: float | None) -> SiteLimits:
+        """Return the limits that hold for a site whose robots.txt has this crawl delay."""
+        delay_s = self.delay_s(crawl_delay)
+        return self if delay_s is None else replace(self, requests_per_s=1 / delay_s)
 
     def opens_at(self, now: float, closed_until: float = 0.0) -> float:
         """Return when the site may be visited, which is closed until this time: ``now``, or a later

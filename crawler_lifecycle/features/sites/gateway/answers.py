@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from crawler_lifecycle.gateway.api.paging import Choice, Paging, SearchText
 
-from ..ports import SiteBlock, SiteMinute, SiteRow, SiteRun
+from ..ports import SiteBlock, SiteMinute, SiteRobots, SiteRow, SiteRun
 from ..store.sites import SiteStore
 
 SiteName = Annotated[str, Path(max_length=300)]
@@ -62,6 +62,8 @@ class Site(SiteRow):
     """The last minutes with requests, oldest first; empty for a token of one project."""
     blocks: list[SiteBlock]
     """The last blocks, newest first."""
+    robots: list[SiteRobots]
+    """The robots.txt of its origins: at most 100."""
     runs: list[SiteRun]
     """Runs whose tasks execute on it, and those that wait for it: at most 100 of each."""
 
@@ -96,6 +98,7 @@ def site_of(store: SiteStore, row: SiteRow, most: int) -> Site:
         statuses=statuses_of(minutes),
         minutes=minutes,
         blocks=store.blocks(row.site, limit=BLOCKS),
+        robots=store.robots(row.site),
         runs=store.site_runs(row.site),
     )
 
@@ -104,14 +107,14 @@ def use_of(row: SiteRow, minutes: Sequence[SiteMinute]) -> float | None:
     """Return the part of the limit of requests that was used between the first and the last of
     these minutes, so that hours without crawls do not count.
     """
-    rate = row.limits.get("requests_per_s")
+    rate = row.rate
     if rate is None or row.last_minute is None:
         return None
     if not minutes:
         return 0.0
     count = (minutes[-1].at - minutes[0].at) // timedelta(minutes=1) + 1
     requests = sum(minute.requests for minute in minutes)
-    return round(requests / (float(rate) * 60 * count), 4)
+    return round(requests / (rate * 60 * count), 4)
 
 
 def statuses_of(minutes: Sequence[SiteMinute]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
@@ -34,6 +34,7 @@ class PutSite(StrictBody):
     rest_s: float | None = None
     hours: Annotated[str, Field(max_length=100)] | None = None
     days_off: Annotated[str, Field(max_length=100)] | None = Field(default=None, alias="not")
+    crawl_delay: Literal["obey", "ignore"] | None = None
     requested_by: Person | None = None
 
     def limits(self) -> SiteLimits:

@@ -79,6 +79,9 @@ class SiteDemand(StrictBody):
         default_factory=dict,
         description="the number of responses by status; `error` counts requests without one",
     )
+    refused: _Count = Field(
+        default=0, description="the number of requests that robots.txt did not allow"
+    )
 
     def to_report(self) -> SiteReport:
         block = None
@@ -88,7 +91,7 @@ class SiteDemand(StrictBody):
                 retry_after_s = min(retry_after_s, CLOSED_MAX_S)
             block = Block(self.block.status, retry_after_s)
         statuses = {status: count for status, count in self.statuses.items() if count}
-        return SiteReport(self.wanted, self.kept, block, self.passed, statuses)
+        return SiteReport(self.wanted, self.kept, block, self.passed, statuses, self.refused)
 
 
 class LeaseDemands(StrictBody):
@@ -153,11 +156,7 @@ class LeaseDesk:
             self._worker = asyncio.create_task(self._work())
         answers = await future
         if answers is None:
-            detail = (
-                f"task {call.index} of attempt {call.attempt} of run {call.run_id} does not "
-                "execute; it gets no leases"
-            )
-            raise Problem(409, "not_in_this_state", detail, run_id=call.run_id)
+            raise not_executing(call)
         return answers
 
     async def _work(self) -> None:
@@ -193,6 +192,15 @@ class LeaseDesk:
         for future, found in zip(futures, answers, strict=True):
             if not future.done():
                 future.set_result(found)
+
+
+def not_executing(call: LeaseCall) -> Problem:
+    """Return the error for a task that does not execute any more."""
+    detail = (
+        f"task {call.index} of attempt {call.attempt} of run {call.run_id} does not execute; it "
+        "gets no leases"
+    )
+    return Problem(409, "not_in_this_state", detail, run_id=call.run_id)
 
 
 def add_leases(app: FastAPI, gateway: Gateway) -> None:

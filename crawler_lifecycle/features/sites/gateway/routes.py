@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
@@ -13,12 +14,20 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
-from crawler_lifecycle.web.problems import JsonBody
+from crawler_lifecycle.web.problems import JsonBody, Problem
 
+from ..domain.robots import ORIGIN_MAX, origin_of
 from ..ports import SiteRow
 from .answers import ChangedSite, Hours, Site, SiteFilters, SiteName, SitePage, site_of
 from .commands import CloseSite, OpenSite, PutSite, SiteCommands
 
+Origin = Annotated[str, Query(max_length=ORIGIN_MAX)]
+#: A text is never shown as anything else, because a site wrote it.
+_TEXT = {
+    "Content-Type": "text/plain; charset=utf-8",
+    "Content-Disposition": 'attachment; filename="robots.txt"',
+    "X-Content-Type-Options": "nosniff",
+}
 _Put = Annotated[PutSite, Depends(JsonBody(PutSite))]
 _Close = Annotated[CloseSite, Depends(JsonBody(CloseSite))]
 _Open = Annotated[OpenSite, Depends(JsonBody(OpenSite, optional=True))]
@@ -50,6 +59,16 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
     def get_site(site: SiteName, asked: Annotated[Hours, Query()]) -> Site:
         """One site: its limits and state, its requests, its blocks, and its runs."""
         return site_of(store, commands.find(site), asked.minutes)
+
+    @app.get("/v1/sites/{site}/robots", response_class=PlainTextResponse)
+    def get_robots(site: SiteName, origin: Origin) -> Response:
+        """The robots.txt of one origin of a site, as a task fetched it."""
+        name = commands.find(site).site
+        text = store.robots_text(name, origin_of(origin)[0])
+        if text is None:
+            detail = f"no task has fetched the robots.txt of {origin}; give an origin of {name}"
+            raise Problem(404, "site_not_found", detail)
+        return Response(text, headers=_TEXT)
 
     @app.put("/v1/sites/{site}")
     def put_site(site: SiteName, body: _Put) -> ChangedSite:

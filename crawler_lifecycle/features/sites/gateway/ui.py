@@ -32,7 +32,17 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.subjects import SITE, SITE_RUN, At, Column, Link, Subject, at, of
+from crawler_lifecycle.subjects import (
+    SITE,
+    SITE_ROBOTS,
+    SITE_RUN,
+    At,
+    Column,
+    Link,
+    Subject,
+    at,
+    of,
+)
 from crawler_lifecycle.web.problems import Problem, of_error
 
 from ..domain.site import site_name
@@ -40,7 +50,7 @@ from ..ports import SiteRow
 from .answers import CHART_HOURS, SiteName, rate_chart, statuses_of, use_of
 from .commands import CLOSED_MAX_S, CloseSite, OpenSite, PutSite, SiteCommands, limit_text
 
-_LIMITS = ("tasks", "requests_per_s", "connections", "rest_s", "hours", "not")
+_LIMITS = ("tasks", "requests_per_s", "connections", "rest_s", "hours", "not", "crawl_delay")
 _KNOWN = ("site", "do", *_LIMITS)
 
 
@@ -170,15 +180,11 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         values = head(site)
         row: SiteRow = values["site"]
         minutes = store.minutes(row.site, CHART_HOURS * 60)
-        rate = row.limits.get("requests_per_s")
-        return answer(
-            request,
-            "site.html",
-            chart=rate_chart(minutes, rate, values["now"]),
-            use=use_of(row, minutes),
-            statuses=statuses_of(minutes),
-            **values,
-        )
+        values["chart"] = rate_chart(minutes, row.rate, values["now"])
+        values["use"] = use_of(row, minutes)
+        values["statuses"] = statuses_of(minutes)
+        values["robots"] = [asdict(found) for found in store.robots(row.site)]
+        return answer(request, "site.html", listed=SITE_ROBOTS, **values)
 
     @app.get("/sites/{site}/blocks")
     def show_site_blocks(site: SiteName, request: Request) -> Response:

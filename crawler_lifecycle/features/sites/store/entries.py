@@ -6,12 +6,12 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, or_, select, update
 
-from crawler_lifecycle.store.base.bulk import rows_in
+from crawler_lifecycle.store.base.bulk import change_in, rows_in
 
 from ..domain.site import DEFAULT, UNLIMITED, SiteLimits, candidates, site_of
-from .tables import site
+from .tables import site, site_robots
 
 #: The values of a new row.
 FRESH: Mapping[str, Any] = {
@@ -33,16 +33,24 @@ def db_now(conn: Connection) -> float:
 
 
 def entries_for(conn: Connection, hosts: Collection[str]) -> dict[str, tuple[str, SiteLimits]]:
-    """Return the site of each host, and the limits of the site."""
+    """Return the site of each host, and the limits of the site and its robots.txt."""
+    s = site.c
     names = {name for host in hosts for name in candidates(host)} | {DEFAULT}
-    query = select(site.c.site, site.c.limits).where(site.c.limits.is_not(None))
+    query = select(s.site, s.limits, s.crawl_delay)
+    limited = query.where(or_(s.limits.is_not(None), s.crawl_delay.is_not(None)))
+    rows = rows_in(conn, limited, s.site, names)
     entries = {
         row["site"]: SiteLimits.from_json(row["limits"])
-        for row in rows_in(conn, query, site.c.site, names)
+        for row in rows
+        if row["limits"] is not None
     }
+    delays = {row["site"]: row["crawl_delay"] for row in rows}
     default = entries.pop(DEFAULT, UNLIMITED)
     found = {host: site_of(host, entries) for host in hosts}
-    return {host: (name, entries.get(name, default)) for host, name in found.items()}
+    return {
+        host: (name, entries.get(name, default).with_delay(delays.get(name)))
+        for host, name in found.items()
+    }
 
 
 def lock_sites(conn: Connection, names: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -59,3 +67,10 @@ def lock_sites(conn: Connection, names: Collection[str]) -> dict[str, dict[str, 
         new = insert(site).prefix_with("IGNORE", dialect="mysql")
         conn.execute(new.values(site=name, **FRESH))
     return rows | {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, missing)}
+
+
+def update_delays(conn: Connection, names: Collection[str]) -> None:
+    """Let the robots.txt of these sites, whose rows are locked, limit them."""
+    r = site_robots.c
+    longest = select(func.max(r.crawl_delay)).where(r.site == site.c.site).scalar_subquery()
+    change_in(conn, update(site).values(crawl_delay=longest), site.c.site, names)

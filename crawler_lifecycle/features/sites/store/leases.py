@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..domain.lanes import (
 from ..domain.site import SiteLimits
 from .entries import FRESH, db_now, entries_for, lock_sites
 from .minutes import count_statuses
-from .tables import run_site, site, site_block, site_lease
+from .tables import run_robots, run_site, site, site_block, site_lease
 
 #: Seconds for which the limits of a host are cached, and the maximum number of these hosts.
 CACHE_S = 1.0
@@ -58,6 +58,8 @@ class SiteReport:
     """True if the site answered a request."""
     statuses: Mapping[str, int] = field(default_factory=dict)
     """The number of responses by status; ``error`` counts requests without a response."""
+    refused: int = 0
+    """The number of requests that robots.txt did not allow."""
 
     def __add__(self, other: SiteReport) -> SiteReport:
         """Return both reports as one, for two hosts of one site."""
@@ -65,7 +67,8 @@ class SiteReport:
         block = self.block or other.block
         statuses = Counter(self.statuses) + Counter(other.statuses)
         passed = self.passed or other.passed
-        return SiteReport(self.wanted + other.wanted, kept, block, passed, statuses)
+        refused = self.refused + other.refused
+        return SiteReport(self.wanted + other.wanted, kept, block, passed, statuses, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +137,8 @@ class LeaseStore:
         return self._db.inserting("row of a site", lambda conn: self._answer(conn, calls))
 
     def _answer(self, conn: Connection, calls: Sequence[LeaseCall]) -> list[Answers]:
-        alive = _alive(conn, calls)
-        accepted = {call.holder: call for call in calls if call.holder in alive}
+        executing = alive(conn, calls)
+        accepted = {call.holder: call for call in calls if call.holder in executing}
         sites = self._sites(conn, {host for call in accepted.values() for host in call.reports})
         asked: dict[str, dict[str, SiteReport]] = {}
         for holder, call in accepted.items():
@@ -147,6 +150,7 @@ class LeaseStore:
             self._waiting.clear()
         batch = _Batch(conn, self._clock, self._waiting, limits, asked, accepted)
         answers = batch.answers()
+        _count_refused(conn, accepted.values())
         return [
             {host: answers[sites[host][0]][call.holder] for host in call.reports}
             if call.holder in accepted
@@ -165,7 +169,7 @@ class LeaseStore:
         return {host: self._entries[host][1:] for host in hosts}
 
 
-def _alive(conn: Connection, calls: Sequence[LeaseCall]) -> set[str]:
+def alive(conn: Connection, calls: Sequence[LeaseCall]) -> set[str]:
     """Return the names of the tasks that execute now."""
     t = task_history.c
     uids = {call.holder: call.uid for call in calls}
@@ -187,6 +191,16 @@ def _alive(conn: Connection, calls: Sequence[LeaseCall]) -> set[str]:
             if holder in uids and uids[holder] in (None, uid):
                 found.add(holder)
     return found
+
+
+def _count_refused(conn: Connection, calls: Iterable[LeaseCall]) -> None:
+    """Count the requests that robots.txt did not allow, for runs that got one."""
+    r = run_robots.c
+    for call in calls:
+        for host, report in call.reports.items():
+            if report.refused:
+                mine = update(run_robots).where(r.run_id == call.run_id, r.host == host)
+                conn.execute(mine.values(refused=r.refused + report.refused))
 
 
 class _Batch:

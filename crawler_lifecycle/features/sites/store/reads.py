@@ -13,23 +13,38 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Select, func, or_, select
 
 from crawler_lifecycle.domain.projects import only
+from crawler_lifecycle.ports.runs import RunRobots
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.tables import run_history
 
 from ..domain.site import SiteLimits, candidates
-from ..ports import SiteBlock, SiteMinute, SiteRow, SiteRun, SiteState
+from ..ports import SiteBlock, SiteMinute, SiteRobots, SiteRow, SiteRun, SiteState
 from .entries import db_now
 from .slots import limits_of, tasks_of
-from .tables import run_site, site, site_block, site_lease, site_minute, site_ticket
+from .tables import (
+    run_robots,
+    run_site,
+    site,
+    site_block,
+    site_lease,
+    site_minute,
+    site_robots,
+    site_ticket,
+    text_of,
+)
 
 _s = site.c
 _r = run_history.c
+_o = site_robots.c
+_ABOUT = [column for column in _o if column.name != "body"]
 #: The number of newest runs of a project whose sites a caller with this project sees.
 OWN_RUNS = 1_000
 #: The maximum number of runs of a site that are listed as executing, and as waiting.
 RUNS_MAX = 100
+#: The maximum number of origins of a site, and of hosts of a run, whose robots.txt is listed.
+ROBOTS_MAX = 100
 MINUTES_A_DAY = 24 * 60
 
 #: The maximum number of waiting runs of a site that are counted.
@@ -114,6 +129,26 @@ class SiteReader(StorePart):
             query = query.where(b.block_id < before_id)
         rows = self._rows(query.order_by(b.block_id.desc()).limit(limit))
         return [_block(row) for row in rows]
+
+    def robots(self, name: str) -> list[SiteRobots]:
+        """Return the robots.txt of the origins of a site: the first ``ROBOTS_MAX``."""
+        query = select(*_ABOUT).where(_o.site == name, _o.fetched_at > 0)
+        rows = self._rows(query.order_by(_o.origin).limit(ROBOTS_MAX))
+        hidden = {} if only() is None else {"run_id": None}
+        return [
+            made(SiteRobots, row, fetched_at=_time(row["fetched_at"]), **hidden) for row in rows
+        ]
+
+    def robots_text(self, name: str, origin: str) -> bytes | None:
+        """Return the robots.txt of an origin of a site; ``None`` if no task has fetched one."""
+        rows = self._rows(select(site_robots).where(_o.site == name, _o.origin == origin))
+        return text_of(rows[0]) if rows else None
+
+    def robots_of_run(self, run_id: int, limit: int = ROBOTS_MAX) -> list[RunRobots]:
+        """Return the robots.txt that a run got, by host: the first ``limit``."""
+        query = select(run_robots).where(run_robots.c.run_id == run_id)
+        rows = self._rows(query.order_by(run_robots.c.host).limit(limit))
+        return [made(RunRobots, row) for row in rows]
 
     def site_runs(self, name: str) -> list[SiteRun]:
         """Return the runs whose tasks execute on a site, and those that wait for it: at most
@@ -237,6 +272,7 @@ def _site_row(row: Row, limits: SiteLimits, facts: Mapping[str, int], now: float
     figures = dict.fromkeys(("tasks", "waiting_runs", "waiting_tasks", "lanes", "last_minute"), 0)
     values: dict[str, Any] = {**row, **figures, **facts}
     values |= {"state": state, "limits": limits.to_json()}
+    values["delay_s"] = limits.delay_s(row["crawl_delay"])
     values["opens_at"] = _time(opens_at) if opens_at > now else None
     if state in ("open", "outside_hours"):
         values |= dict.fromkeys(("closed_by_run", "closed_by", "closed_status"))

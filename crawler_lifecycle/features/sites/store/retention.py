@@ -7,12 +7,13 @@ from sqlalchemy import delete
 from crawler_lifecycle.store.retention.parts import FeatureRetention
 from crawler_lifecycle.store.runs.unit import Unit
 
-from .tables import run_site
+from .tables import run_robots, run_site
 
 
 def delete_hosts(unit: Unit) -> None:
     """Remove the hosts that a deleted run visited."""
-    unit.conn.execute(delete(run_site).where(run_site.c.run_id == unit.run_id))
+    for table in (run_site, run_robots):
+        unit.conn.execute(delete(table).where(table.c.run_id == unit.run_id))
 
 
 RETENTION = FeatureRetention(delete_texts=delete_hosts)

@@ -9,16 +9,18 @@ from sqlalchemy import Column, Connection, delete, func, insert, select, update
 
 from crawler_lifecycle.domain.bounds import DAY_S
 from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.store.base.bulk import CHUNK, change_in
 
 from ..domain.site import SiteLimits, check_sites
-from .entries import db_now, lock_sites
+from .entries import db_now, lock_sites, update_delays
 from .reads import SiteReader
-from .tables import site, site_block, site_minute
+from .tables import site, site_block, site_minute, site_robots
 
 _s = site.c
 SETTINGS = "settings"
 PEOPLE = "people"
-#: The time for which the figures of a minute, and blocks, are kept, in seconds.
+#: The time for which the figures of a minute are kept, and that for blocks and for files that are
+#: not valid any more, in seconds.
 MINUTES_KEPT_S = 7 * DAY_S
 BLOCKS_KEPT_S = 30 * DAY_S
 _NOT_CLOSED = {
@@ -119,6 +121,8 @@ class SiteStore(SiteReader):
             now = db_now(conn)
         self._remove_before(site_minute.c.minute, (now - MINUTES_KEPT_S) / 60, 10)
         self._remove_before(site_block.c.at, now - BLOCKS_KEPT_S, DAY_S)
+        while self._forget_robots(now - BLOCKS_KEPT_S):
+            pass
 
     def _remove_before(self, column: Column[Any], before: float, step: float) -> None:
         """Remove the rows whose ``column`` is smaller than ``before``. A transaction removes those
@@ -130,6 +134,19 @@ class SiteStore(SiteReader):
                 if oldest is None or oldest >= before:
                     return
                 conn.execute(delete(column.table).where(column < min(oldest + step, before)))
+
+    def _forget_robots(self, before: float) -> bool:
+        """Remove some files that were not renewed since. Returns whether there were any."""
+        r = site_robots.c
+        old = select(r.origin, r.site).where(r.valid_until < before)
+        with self._db.writing() as conn:
+            rows = conn.execute(old.order_by(r.valid_until).limit(CHUNK)).all()
+            names = {row.site for row in rows}
+            lock_sites(conn, names)
+            gone = delete(site_robots).where(r.valid_until < before)
+            change_in(conn, gone, r.origin, [row.origin for row in rows])
+            update_delays(conn, names)
+        return bool(rows)
 
     def _change(
         self, conn: Connection, name: str, values: Mapping[str, Any], by: str | None

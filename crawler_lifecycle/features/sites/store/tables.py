@@ -4,9 +4,13 @@ gateways and workers share (``clock.db_now``).
 
 from __future__ import annotations
 
+import zlib
+
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, String
 
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.columns import (
+    Bytes,
     Json,
     UtcTime,
     Words,
@@ -16,6 +20,8 @@ from crawler_lifecycle.store.columns import (
     owner_key,
     required,
 )
+
+from ..domain.robots import FILE_MAX
 
 _NAME = String(255)
 _TIME = Float(53)
@@ -40,6 +46,8 @@ site = new_table(
     Column("closed_status", Integer),
     # Until then, a task waits for a lane.
     required("lane_wanted_until", _TIME),
+    # The longest crawl delay that a robots.txt of the site demands, in seconds.
+    Column("crawl_delay", _TIME),
     # True while runs may wait for a slot of the site.
     required("has_tickets", Boolean),
     Index(None, "has_tickets"),
@@ -105,3 +113,44 @@ site_block = new_table(
     Index(None, "site", "block_id"),
     Index(None, "at"),
 )
+
+site_robots = new_table(
+    "site_robots",
+    # The files with the rules of an origin (scheme, host and port), as one task fetched them.
+    Column("origin", String(300), primary_key=True),
+    required("site", _NAME),
+    # The task that fetches them, and until when the others wait for it.
+    required("claimed_by", String(60)),
+    required("claimed_until", _TIME),
+    # The last fetch; the status is null if the site did not answer.
+    required("fetched_at", _TIME),
+    required("valid_until", _TIME),
+    Column("run_id", BigInteger),
+    Column("status", Integer),
+    # The last known rules. A failed fetch changes nothing here.
+    Column("sha256", String(64)),
+    Column("size", Integer),
+    # Compressed with zlib.
+    Column("body", Bytes),
+    Column("crawl_delay", _TIME),
+    Column("tdm_reserved", Boolean),
+    Column("tdm_policy", Words(1000)),
+    Index(None, "site"),
+    Index(None, "valid_until"),
+)
+
+run_robots = new_table(
+    "run_robots",
+    # The robots.txt that a run got for a host, and how many requests it refused.
+    owner_key("run_history.run_id"),
+    Column("host", _NAME, primary_key=True),
+    Column("sha256", String(64)),
+    Column("crawl_delay", _TIME),
+    required("refused", BigInteger),
+)
+
+
+def text_of(row: Row) -> bytes:
+    """Return the robots.txt of a row of ``site_robots``, as the site sent it."""
+    body = row["body"]
+    return b"" if body is None else zlib.decompressobj().decompress(body, FILE_MAX)

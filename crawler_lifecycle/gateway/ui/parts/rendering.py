@@ -46,7 +46,14 @@ from crawler_lifecycle.gateway.ui.parts.formats import (
 )
 from crawler_lifecycle.gateway.ui.parts.notes import COOKIE, note_of
 from crawler_lifecycle.observability.metrics import release
-from crawler_lifecycle.subjects import SUBJECTS, Column, Subject, deletion_words, limit_words
+from crawler_lifecycle.subjects import (
+    SUBJECTS,
+    Column,
+    Subject,
+    deletion_words,
+    limit_words,
+    robots_words,
+)
 from crawler_lifecycle.web.problems import Problem
 
 FOLDER = Path(__file__).parents[1] / "assets"
@@ -292,6 +299,7 @@ def _environment() -> Environment:
         "part": part,
         "subjects": SUBJECTS,
         "limit_words": limit_words,
+        "robots_words": robots_words,
         "columns": columns,
         "end": _END,
         "key": NO_KEY,

@@ -10,6 +10,7 @@ CREATE TABLE IF NOT EXISTS site (
 	closed_by VARCHAR(255),
 	closed_status INTEGER,
 	lane_wanted_until FLOAT(53) NOT NULL,
+	crawl_delay FLOAT(53),
 	has_tickets BOOL NOT NULL,
 	PRIMARY KEY (site),
 	CONSTRAINT ck_site_times CHECK (changed_at IS NULL OR changed_at >= '1970-01-01' AND changed_at < '2101-01-01'),
@@ -58,6 +59,38 @@ CREATE TABLE IF NOT EXISTS site_minute (
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE INDEX ix_site_minute_minute ON site_minute (minute);
+
+CREATE TABLE IF NOT EXISTS site_robots (
+	origin VARCHAR(300) NOT NULL,
+	site VARCHAR(255) NOT NULL,
+	claimed_by VARCHAR(60) NOT NULL,
+	claimed_until FLOAT(53) NOT NULL,
+	fetched_at FLOAT(53) NOT NULL,
+	valid_until FLOAT(53) NOT NULL,
+	run_id BIGINT,
+	status INTEGER,
+	sha256 VARCHAR(64),
+	size INTEGER,
+	body MEDIUMBLOB,
+	crawl_delay FLOAT(53),
+	tdm_reserved BOOL,
+	tdm_policy VARCHAR(1000),
+	PRIMARY KEY (origin)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE INDEX ix_site_robots_site ON site_robots (site);
+
+CREATE INDEX ix_site_robots_valid_until ON site_robots (valid_until);
+
+CREATE TABLE IF NOT EXISTS run_robots (
+	run_id BIGINT NOT NULL,
+	host VARCHAR(255) NOT NULL,
+	sha256 VARCHAR(64),
+	crawl_delay FLOAT(53),
+	refused BIGINT NOT NULL,
+	PRIMARY KEY (run_id, host),
+	FOREIGN KEY(run_id) REFERENCES run_history (run_id)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS run_site (
 	run_id BIGINT NOT NULL,

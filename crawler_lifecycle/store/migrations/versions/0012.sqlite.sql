@@ -10,11 +10,12 @@ CREATE TABLE IF NOT EXISTS site (
 	closed_by VARCHAR(255),
 	closed_status INTEGER,
 	lane_wanted_until FLOAT NOT NULL,
+	crawl_delay FLOAT,
 	has_tickets BOOLEAN NOT NULL,
 	PRIMARY KEY (site),
 	CONSTRAINT ck_site_times CHECK (changed_at IS NULL OR changed_at >= '1970-01-01' AND changed_at < '2101-01-01'),
 	CONSTRAINT ck_site_json CHECK (limits IS NULL OR json_type(limits) = 'object'),
-	CONSTRAINT ck_site_types CHECK (typeof(site) = 'text' AND (origin IS NULL OR typeof(origin) = 'text') AND (changed_at IS NULL OR changed_at LIKE '____-__-__ __:__:__%' AND datetime(changed_at) IS NOT NULL) AND (changed_by IS NULL OR typeof(changed_by) = 'text') AND typeof(closed_until) = 'real' AND typeof(closures) = 'integer' AND (closed_by_run IS NULL OR typeof(closed_by_run) = 'integer') AND (closed_by IS NULL OR typeof(closed_by) = 'text') AND (closed_status IS NULL OR typeof(closed_status) = 'integer') AND typeof(lane_wanted_until) = 'real' AND typeof(has_tickets) = 'integer')
+	CONSTRAINT ck_site_types CHECK (typeof(site) = 'text' AND (origin IS NULL OR typeof(origin) = 'text') AND (changed_at IS NULL OR changed_at LIKE '____-__-__ __:__:__%' AND datetime(changed_at) IS NOT NULL) AND (changed_by IS NULL OR typeof(changed_by) = 'text') AND typeof(closed_until) = 'real' AND typeof(closures) = 'integer' AND (closed_by_run IS NULL OR typeof(closed_by_run) = 'integer') AND (closed_by IS NULL OR typeof(closed_by) = 'text') AND (closed_status IS NULL OR typeof(closed_status) = 'integer') AND typeof(lane_wanted_until) = 'real' AND (crawl_delay IS NULL OR typeof(crawl_delay) = 'real') AND typeof(has_tickets) = 'integer')
 );
 
 CREATE INDEX ix_site_closures ON site (closures);
@@ -61,6 +62,40 @@ CREATE TABLE IF NOT EXISTS site_minute (
 );
 
 CREATE INDEX ix_site_minute_minute ON site_minute (minute);
+
+CREATE TABLE IF NOT EXISTS site_robots (
+	origin VARCHAR(300) NOT NULL,
+	site VARCHAR(255) NOT NULL,
+	claimed_by VARCHAR(60) NOT NULL,
+	claimed_until FLOAT NOT NULL,
+	fetched_at FLOAT NOT NULL,
+	valid_until FLOAT NOT NULL,
+	run_id BIGINT,
+	status INTEGER,
+	sha256 VARCHAR(64),
+	size INTEGER,
+	body BLOB,
+	crawl_delay FLOAT,
+	tdm_reserved BOOLEAN,
+	tdm_policy VARCHAR(1000),
+	PRIMARY KEY (origin),
+	CONSTRAINT ck_site_robots_types CHECK (typeof(origin) = 'text' AND typeof(site) = 'text' AND typeof(claimed_by) = 'text' AND typeof(claimed_until) = 'real' AND typeof(fetched_at) = 'real' AND typeof(valid_until) = 'real' AND (run_id IS NULL OR typeof(run_id) = 'integer') AND (status IS NULL OR typeof(status) = 'integer') AND (sha256 IS NULL OR typeof(sha256) = 'text') AND (size IS NULL OR typeof(size) = 'integer') AND (crawl_delay IS NULL OR typeof(crawl_delay) = 'real') AND (tdm_reserved IS NULL OR typeof(tdm_reserved) = 'integer') AND (tdm_policy IS NULL OR typeof(tdm_policy) = 'text'))
+);
+
+CREATE INDEX ix_site_robots_site ON site_robots (site);
+
+CREATE INDEX ix_site_robots_valid_until ON site_robots (valid_until);
+
+CREATE TABLE IF NOT EXISTS run_robots (
+	run_id INTEGER NOT NULL,
+	host VARCHAR(255) NOT NULL,
+	sha256 VARCHAR(64),
+	crawl_delay FLOAT,
+	refused BIGINT NOT NULL,
+	PRIMARY KEY (run_id, host),
+	FOREIGN KEY(run_id) REFERENCES run_history (run_id),
+	CONSTRAINT ck_run_robots_types CHECK (typeof(run_id) = 'integer' AND typeof(host) = 'text' AND (sha256 IS NULL OR typeof(sha256) = 'text') AND (crawl_delay IS NULL OR typeof(crawl_delay) = 'real') AND typeof(refused) = 'integer')
+);
 
 CREATE TABLE IF NOT EXISTS run_site (
 	run_id INTEGER NOT NULL,

@@ -13,7 +13,7 @@ depends_on = None
 
 #: An older build records no sites for its runs, so their tasks do not count.
 WORKS_FROM = "0001"
-FINGERPRINT = "723254c1a0bae94c"
+FINGERPRINT = "4ee2ecbf2d57b68a"
 
 
 def upgrade() -> None:
@@ -21,5 +21,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("site_block", "site_minute", "site_lease", "site_ticket", "run_site", "site"):
+    for table in ("run_robots", "site_robots", "site_block", "site_minute", "site_lease"):
+        op.drop_table(table)
+    for table in ("site_ticket", "run_site", "site"):
         op.drop_table(table)

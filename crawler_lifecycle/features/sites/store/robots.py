@@ -1,0 +1,218 @@
+"""The files with the rules of sites, which one task fetches for all."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, or_, select, update
+
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.engine import Database
+
+from ..domain.robots import (
+    CLAIM_S,
+    FAILED_S,
+    FILE_MAX,
+    VALID_S,
+    crawl_delay,
+    has_rules,
+    is_known,
+    origin_of,
+    tdm_reservation,
+)
+from ..domain.site import SiteLimits
+from .entries import db_now, entries_for, lock_sites, update_delays
+from .leases import REPORT_S, LeaseCall, alive
+from .tables import run_robots, run_site, site_lease, site_robots, text_of
+
+#: The maximum number of hosts of a run whose robots.txt is recorded.
+HOSTS_MAX = 1000
+#: Seconds after which a task asks again while another task fetches the files.
+WAIT_S = 0.5
+_WHAT = "robots.txt of a site"
+_NEW = {"claimed_by": "", "claimed_until": 0.0, "fetched_at": 0.0, "valid_until": 0.0}
+_r = site_robots.c
+_run = run_robots.c
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFile:
+    """The response to a request for a file. ``status`` is ``None`` if there was none."""
+
+    status: int | None
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsAnswer:
+    """The robots.txt of an origin, or how a task gets it."""
+
+    fetch: bool = False
+    """True if this task fetches the files for all."""
+    wait_s: float | None = None
+    """Seconds after which the task asks again, because another task fetches them."""
+    status: int | None = None
+    """The status with which the site answered; ``None`` if its rules are unknown."""
+    sha256: str | None = None
+    body: bytes = b""
+    delayed: bool = False
+    """True if it contains a crawl delay, and requests to the site need a lane."""
+
+
+class RobotsStore:
+    """The files of all origins, for tasks."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def ask(self, task: LeaseCall, origin: str) -> RobotsAnswer | None:
+        """Return what a task does about the files of an origin; ``None`` if the task does not
+        execute any more.
+
+        A run whose site this is not, and whose requests the site does not limit, gets nothing.
+        Raises ``InvalidRequest``.
+        """
+        name, host = origin_of(origin)
+        return self._db.inserting(_WHAT, lambda conn: _ask(conn, task, name, host))
+
+    def report(
+        self,
+        task: LeaseCall,
+        origin: str,
+        agent: str,
+        robots: FetchedFile | None,
+        tdm: FetchedFile | None,
+    ) -> RobotsAnswer:
+        """Record files that the task has fetched for all, and return what holds now.
+
+        Raises ``NotInThisState`` unless the task has to fetch them now and visits the site, so that
+        it cannot change the rules of a site for others. Raises ``InvalidRequest``.
+        """
+        name, host = origin_of(origin)
+        found: dict[str, Any] = {"run_id": task.run_id}
+        if robots is not None:
+            found |= _columns_of(robots, agent)
+        reservation = None if tdm is None else tdm_reservation(tdm.body)
+        if reservation is not None:
+            found |= {"tdm_reserved": reservation.reserved, "tdm_policy": reservation.policy}
+        return self._db.inserting(_WHAT, lambda conn: _report(conn, task, name, host, found))
+
+
+def _ask(conn: Connection, task: LeaseCall, origin: str, host: str) -> RobotsAnswer | None:
+    if task.holder not in alive(conn, [task]):
+        return None
+    now = db_now(conn)
+    name, limits = entries_for(conn, [host])[host]
+    if not (limits.leased or _belongs(conn, task, name)):
+        return RobotsAnswer()
+    row = _row_of(conn, origin)
+    # An entry may have moved the host to another site, which needs the delay, too.
+    if row is not None and row["site"] == name and row["fetched_at"] <= now < row["valid_until"]:
+        _join(conn, task, host)
+        _record(conn, task, host, row)
+        return _answer(row, limits)
+    if row is None:
+        conn.execute(insert(site_robots).values(origin=origin, site=name, **_NEW))
+    over = or_(
+        _r.claimed_until <= now,
+        _r.claimed_until > now + CLAIM_S,  # the clock was set back
+        _r.claimed_by == task.holder,
+    )
+    claim = update(site_robots).where(_r.origin == origin, over)
+    claim = claim.values(claimed_by=task.holder, claimed_until=now + CLAIM_S)
+    claimed = conn.execute(claim).rowcount > 0
+    _join(conn, task, host)
+    return RobotsAnswer(fetch=True) if claimed else RobotsAnswer(wait_s=WAIT_S)
+
+
+def _report(
+    conn: Connection, task: LeaseCall, origin: str, host: str, found: Mapping[str, Any]
+) -> RobotsAnswer:
+    name = entries_for(conn, [host])[host][0]
+    row = _row_of(conn, origin)
+    sites = {name} if row is None else {name, row["site"]}
+    lock_sites(conn, sites)
+    now = db_now(conn)
+    claimed = row is not None and row["claimed_by"] == task.holder and row["claimed_until"] > now
+    if not claimed or task.holder not in alive(conn, [task]):
+        raise NotInThisState(
+            f"task {task.index} of run {task.run_id} does not fetch the files of {origin} now"
+        )
+    if not (_belongs(conn, task, name) or _holds_lane(conn, task, name, now)):
+        raise NotInThisState(f"run {task.run_id} does not visit {name}; hold one of its lanes")
+    changed = {**found, "site": name}
+    if "status" in found:
+        valid_s = VALID_S if is_known(found["status"]) else FAILED_S
+        changed |= {"fetched_at": now, "valid_until": now + valid_s}
+    conn.execute(update(site_robots).where(_r.origin == origin).values(**changed))
+    update_delays(conn, sites)
+    [after] = conn.execute(select(site_robots).where(_r.origin == origin)).mappings()
+    _record(conn, task, host, after)
+    return _answer(after, entries_for(conn, [host])[host][1])
+
+
+def _row_of(conn: Connection, origin: str) -> Row | None:
+    query = select(site_robots).where(_r.origin == origin)
+    return conn.execute(query).mappings().one_or_none()
+
+
+def _belongs(conn: Connection, task: LeaseCall, name: str) -> bool:
+    mine = select(run_site.c.host).where(run_site.c.run_id == task.run_id, run_site.c.site == name)
+    return conn.execute(mine.limit(1)).first() is not None
+
+
+def _holds_lane(conn: Connection, task: LeaseCall, name: str, now: float) -> bool:
+    lease = site_lease.c
+    held = select(lease.lane).where(
+        lease.site == name, lease.holder == task.holder, lease.until > now - REPORT_S
+    )
+    return conn.execute(held.limit(1)).first() is not None
+
+
+def _columns_of(robots: FetchedFile, agent: str) -> dict[str, Any]:
+    """Return the columns that an answer changes. An answer without rules keeps the last ones."""
+    if not is_known(robots.status):
+        return {"status": robots.status}
+    if not has_rules(robots.status):
+        rules = dict.fromkeys(("sha256", "size", "body", "crawl_delay"))
+        return {"status": robots.status, **rules}
+    body = robots.body[:FILE_MAX]
+    return {
+        "status": robots.status,
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "size": len(body),
+        "body": zlib.compress(body),
+        "crawl_delay": crawl_delay(body, agent),
+    }
+
+
+def _answer(row: Row, limits: SiteLimits) -> RobotsAnswer:
+    delayed = limits.leased and row["crawl_delay"] is not None
+    if not is_known(row["status"]):
+        return RobotsAnswer(delayed=delayed)
+    return RobotsAnswer(
+        status=row["status"], sha256=row["sha256"], body=text_of(row), delayed=delayed
+    )
+
+
+def _join(conn: Connection, task: LeaseCall, host: str) -> None:
+    """Add a host to the record of a run.
+
+    This locks the row of the run, so no row of a site may be locked before.
+    """
+    mine = select(_run.host).where(_run.run_id == task.run_id)
+    if conn.execute(mine.where(_run.host == host)).first() is not None:
+        return
+    if len(conn.execute(mine.limit(HOSTS_MAX)).all()) < HOSTS_MAX:
+        conn.execute(insert(run_robots).values(run_id=task.run_id, host=host, refused=0))
+
+
+def _record(conn: Connection, task: LeaseCall, host: str, row: Row) -> None:
+    """Record which robots.txt a run got for a host."""
+    mine = update(run_robots).where(_run.run_id == task.run_id, _run.host == host)
+    conn.execute(mine.values(sha256=row["sha256"], crawl_delay=row["crawl_delay"]))

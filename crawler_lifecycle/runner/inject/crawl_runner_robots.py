@@ -1,0 +1,211 @@
+"""The robots.txt of the sites that one crawler process visits. One task of all runs fetches it.
+
+The gateway answers with the file that another task has fetched, or lets this process fetch it. Then
+the requests for the site's files take turns like all others. It uses only the standard library.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import queue
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from crawl_runner_leases import SLACK_S, SiteLeases
+
+#: The maximum size of a file that is kept, in bytes. The rest is not read.
+FILE_MAX = 512 * 1024
+#: Seconds for one file, for the wait until the site allows its request, and for another task that
+#: fetches the files.
+FETCH_S = 10.0
+TURN_S = 30.0
+WAIT_S = 20.0
+#: The maximum number of origins of this process, of threads, and of redirects.
+ORIGINS_MAX = 1000
+_THREADS = 4
+_REDIRECTS = 5
+_AGENT = "crawler-lifecycle"
+_AGENT_MAX = 500
+_FAILURES = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    queue.Empty,
+    http.client.HTTPException,
+)
+
+
+class RobotsFile(NamedTuple):
+    """A robots.txt with the status of its response."""
+
+    status: int
+    body: bytes
+
+
+class SharedRobots:
+    """The files of the origins that this process visits. Threads may share it."""
+
+    def __init__(self, leases: SiteLeases, agent: str | None = None) -> None:
+        self._leases = leases
+        self.agent = agent or _AGENT
+        """The ``User-Agent`` of its requests."""
+        self._visited: set[tuple[str, str]] = set()
+        self._known: dict[str, RobotsFile | None] = {}
+        self._waiting: dict[str, list[Callable[[RobotsFile | None], object]]] = {}
+        self._lock = threading.Lock()
+        self._origins: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def visit(self, scheme: str, authority: str) -> None:
+        """Note that a request to this origin follows. ``authority`` is a host with its port."""
+        if (scheme, authority) not in self._visited and len(self._visited) < ORIGINS_MAX:
+            self._visited.add((scheme, authority))
+            self.when_known(scheme, authority, lambda _: None)
+
+    def when_known(
+        self, scheme: str, authority: str, function: Callable[[RobotsFile | None], object]
+    ) -> None:
+        """Call ``function`` in any thread with the robots.txt; with ``None`` if it is unknown."""
+        origin = f"{scheme}://{authority.rpartition('@')[2].lower()}"
+        with self._lock:
+            known = origin in self._known
+            if not known:
+                if origin not in self._waiting:
+                    self._begin(origin)
+                self._waiting[origin].append(function)
+        if known:
+            function(self._known[origin])
+
+    def _begin(self, origin: str) -> None:
+        self._waiting[origin] = []
+        self._origins.put(origin)
+        started = len(self._waiting) + len(self._known)
+        if started <= _THREADS:
+            threading.Thread(target=self._work, name="crawl-robots", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            origin = self._origins.get()
+            answer: Any = {}
+            # Without robots.txt, the crawl continues as if this module did not exist.
+            with contextlib.suppress(*_FAILURES):
+                answer = self._learn(origin)
+            self._publish(origin, answer)
+            if answer.get("fetched"):
+                with contextlib.suppress(*_FAILURES):
+                    self._fetch(origin, "/.well-known/tdmrep.json", "tdm")
+
+    def _learn(self, origin: str) -> Any:
+        """Return the answer of the gateway, after this process has fetched the robots.txt if it
+        has to.
+        """
+        until = time.monotonic() + WAIT_S
+        while True:
+            answer = self._share({"origin": origin})
+            if answer["fetch"]:
+                answer = self._fetch(origin, "/robots.txt", "robots")
+                return {**answer, "fetched": True}
+            if answer["wait_s"] is None or time.monotonic() > until:
+                return answer
+            time.sleep(answer["wait_s"])
+
+    def _publish(self, origin: str, answer: Any) -> None:
+        """Call the functions that wait for the robots.txt of an origin."""
+        found = None
+        if answer.get("status") is not None:
+            found = RobotsFile(answer["status"], base64.b64decode(answer["body"]))
+        if answer.get("delayed"):
+            self._leases.ask_anew(urlsplit(origin).hostname or "")
+        with self._lock:
+            self._known[origin] = found
+            functions = self._waiting.pop(origin)
+        for function in functions:
+            function(found)
+
+    def _share(self, body: dict[str, Any]) -> Any:
+        status, answer = self._leases.post("/robots", body)
+        if status != 200:
+            raise ValueError(f"the gateway answers with status {status}")
+        return json.loads(answer)
+
+    def _fetch(self, origin: str, path: str, name: str) -> Any:
+        """Fetch a file for all, and return what the gateway answers."""
+        host = urlsplit(origin).hostname or ""
+        lane = self._turn(host)
+        status: int | None = None
+        try:
+            status, body = _fetched(origin + path, self.agent)
+            file = {"status": status, "body": base64.b64encode(body).decode()}
+            call = {"origin": origin, "agent": self.agent[:_AGENT_MAX], name: file}
+            return self._share(call)
+        finally:
+            self._leases.end(host, lane, status)
+
+    def _turn(self, host: str) -> int | None:
+        """Wait until a request may begin, and return its lane. Raises ``TimeoutError``."""
+        until = time.monotonic() + TURN_S
+        while True:
+            turns: queue.SimpleQueue[tuple[int | None, float]] = queue.SimpleQueue()
+
+            def begin(
+                lane: int | None, turns: queue.SimpleQueue[tuple[int | None, float]] = turns
+            ) -> None:
+                turns.put((lane, time.monotonic()))
+
+            self._leases.begin(host, begin)
+            try:
+                lane, began_at = turns.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                if self._leases.cancel(host, begin):
+                    raise TimeoutError(host) from None
+                lane, began_at = turns.get(timeout=1.0)
+            if lane is None or time.monotonic() - began_at < SLACK_S / 2:
+                return lane
+            self._leases.abandon(host, lane)
+
+
+class _SameSite(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within a site, so that its rules are never the data of another server."""
+
+    max_redirections = _REDIRECTS
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        before = urlsplit(req.full_url)
+        after = urlsplit(newurl)
+        hosts = sorted((before.hostname or "", after.hostname or ""), key=len)
+        same = hosts[0] == hosts[1] or hosts[1].endswith(f".{hosts[0]}")
+        if after.scheme not in ("http", "https") or not same:
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetched(url: str, agent: str) -> tuple[int | None, bytes]:
+    """Return the status of the response and the first part of its body; ``None`` without one."""
+    opener = urllib.request.build_opener(_SameSite)
+    headers = {"User-Agent": agent, "Accept-Encoding": "identity"}
+    until = time.monotonic() + FETCH_S
+    try:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310
+        with opener.open(request, timeout=FETCH_S) as response:
+            body = bytearray()
+            while len(body) < FILE_MAX and time.monotonic() < until:
+                part = response.read1(FILE_MAX - len(body))
+                if not part:
+                    break
+                body += part
+            return response.status, bytes(body)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code, b""
+    except (OSError, ValueError, http.client.HTTPException):
+        return None, b""
