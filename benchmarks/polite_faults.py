@@ -10,12 +10,14 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.polite_fleets import (
     CONNECTIONS,
+    HOST,
     RATE,
     Ours,
     Target,
@@ -24,6 +26,7 @@ from benchmarks.polite_fleets import (
     wait,
     write_project,
 )
+from benchmarks.polite_journal import Journal
 from benchmarks.polite_load import MOST, Load, row
 from benchmarks.sizes import size
 
@@ -35,6 +38,9 @@ FROZEN_S = size(10.0, 8.0)
 #: Seconds for which the site is watched after a fault.
 AFTER_S = size(10.0, 5.0)
 WRONG_S = 600
+#: Requests a second after the limit was lowered, and the seconds until all tasks keep it.
+LOWERED_RATE = 5.0
+LOWERED_S = 10.0
 SLOW_S = 1.0
 CLOCK = Path(__file__).parents[1] / "tools" / "faults" / "clock.c"
 
@@ -178,3 +184,28 @@ def _strike(site: Target, fleet: Ours, clocks: Clocks) -> None:
         use = seen.rate / RATE
         cell = f"{seen.most_a_second}, {seen.most_connections}, {failed - before}; use {use:.2f}"
         row(f"{name}", reach, cell, "-", "-")
+    _lower(site, fleet, load)
+
+
+def _lower(site: Target, fleet: Ours, load: Load) -> None:
+    """Lower the limit of the rate while all crawls are at the site."""
+    begin = time.monotonic()
+    fleet.limit(HOST, {"requests_per_s": LOWERED_RATE, "connections": CONNECTIONS})
+    load.run(LOWERED_S + 2 * AFTER_S)
+    requests = site.journal().requests
+    above = [
+        later.at - begin
+        for one, later in zip(requests, requests[round(LOWERED_RATE) :], strict=False)
+        if later.at - one.at < 1.0 and later.at > begin
+    ]
+    kept = [one for one in requests if one.at > begin + LOWERED_S]
+    seen = Journal(kept, [], [])
+    last = f"the last second with more ended after {above[-1]:.1f} s" if above else "never more"
+    use = seen.rate / LOWERED_RATE
+    row(
+        f"limit lowered to {LOWERED_RATE:g} a second, after {LOWERED_S:g} s",
+        f"<= {LOWERED_RATE:g} a second",
+        f"{seen.most_a_second}; {last}; use {use:.2f}",
+        "-",
+        "-",
+    )

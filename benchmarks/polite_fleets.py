@@ -1,14 +1,17 @@
 """Three ways to run the same crawls: this service, scrapyd, and a process for each.
 
-Half of the crawls are those of a Scrapy project, half are a program that knows nothing of sites,
-which this service starts behind the proxy. Scrapyd can only run the first. Both keep the limits of
-the site as far as one process can: ``DOWNLOAD_DELAY`` and ``CONCURRENT_REQUESTS_PER_DOMAIN``, and
-one request at a time. A crawl follows links until its time is over.
+A third of the crawls are those of a Scrapy project, a third those of Crawlee for Python, and a
+third are a program that knows nothing of sites, which this service starts behind the proxy. Scrapyd
+can only run the first. All keep the limits of the site as far as one process can:
+``DOWNLOAD_DELAY`` and ``CONCURRENT_REQUESTS_PER_DOMAIN``, ``max_tasks_per_minute`` and
+``max_concurrency``, and one request at a time. A crawl follows links until its time is over.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import os
 import signal
@@ -24,16 +27,18 @@ import httpx
 import pytest
 
 from benchmarks.polite_journal import Journal
+from benchmarks.sizes import SMALL
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.processes import free_port
 from crawler_lifecycle.cli.stack.stack import Stack
+from tests.kubernetes.cluster import binaries
 from tools.faults.scrapyd import program
 
 HOST = "127.0.0.1"
 RATE = 10.0
 CONNECTIONS = 4
-#: What ``LIFECYCLE_SITES`` contains.
+#: The limits of each site.
 LIMITS = {HOST: {"requests_per_s": RATE, "connections": CONNECTIONS}}
 #: Slots for tasks: more than there are crawls, so that nothing else limits them.
 SLOTS = 128
@@ -87,6 +92,44 @@ while time.monotonic() < until:
         time.sleep(float(error.headers.get("Retry-After", 1)) if error.code == 429 else 1)
     time.sleep(0.1)
 """
+#: The same arguments. Without this service, its client does not exist.
+_ROAMER = f"""
+import asyncio, json, os, sys
+from datetime import timedelta
+from crawlee import ConcurrencySettings
+from crawlee.crawlers import ParselCrawler
+from crawlee.http_clients import ImpitHttpClient
+
+try:
+    from crawl_runner_crawlee import LeasedHttpClient as HttpClient
+except ImportError:
+    HttpClient = ImpitHttpClient
+words = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+args = words | json.loads(os.environ.get("CRAWL_ARGS", "{{}}"))
+settings = words | json.loads(os.environ.get("CRAWL_SETTINGS", "{{}}"))
+
+async def main():
+    crawler = ParselCrawler(
+        http_client=HttpClient(),
+        navigation_timeout=timedelta(minutes=5),
+        request_handler_timeout=timedelta(minutes=5),
+        concurrency_settings=ConcurrencySettings(
+            max_concurrency={CONNECTIONS},
+            desired_concurrency=1,
+            max_tasks_per_minute={RATE * 60},
+        ),
+    )
+
+    @crawler.router.default_handler
+    async def handle(context):
+        await context.enqueue_links()
+
+    seconds = float(settings["CLOSESPIDER_TIMEOUT"])
+    asyncio.get_running_loop().call_later(seconds, crawler.stop)
+    await crawler.run([f"{{args['site']}}/start/{{args['number']}}/0"])
+
+asyncio.run(main())
+"""
 
 
 @dataclass(frozen=True)
@@ -95,26 +138,43 @@ class Kind:
 
     entry: dict[str, Any]
     command: list[str]
-    scrapyd: bool = False
-    """True if scrapyd can run it."""
 
 
-#: What the crawls take turns in. The arguments of a crawl are its site, number and seconds.
-KINDS = {
-    "scrapy": Kind(
-        {"kind": "scrapy", "project": "project", "spider": "polite"},
-        ["-m", "scrapy", "crawl", "polite"],
-        scrapyd=True,
-    ),
-    "command": Kind(
-        {
-            "kind": "command",
-            "project": "project",
-            "command": ["crawlctl", "site", "proxy", "--", "python", "wanderer.py"],
-        },
-        ["wanderer.py"],
-    ),
-}
+def crawlee() -> str:
+    """Return the interpreter of a venv with the Crawlee of the examples, which is made if it does
+    not exist.
+    """
+    lock = ROOT / "examples" / "foreign" / "requirements.lock"
+    version = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
+    folder = binaries.cache_root().with_name("faults") / f"crawlee-{version}"
+    python = folder / "bin" / "python"
+    made = folder / "made"
+    if not made.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(lock)], check=True)
+        made.touch()
+    return str(python)
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """Return what the crawls take turns in. The arguments of a crawl are its site, number and
+    seconds.
+    """
+    of_project = {"kind": "command", "project": "project"}
+    proxied = ["crawlctl", "site", "proxy", "--", "python", "wanderer.py"]
+    found = {
+        "scrapy": Kind(
+            {"kind": "scrapy", "project": "project", "spider": "polite"},
+            [sys.executable, "-m", "scrapy", "crawl", "polite"],
+        ),
+        "command": Kind({**of_project, "command": proxied}, [sys.executable, "wanderer.py"]),
+    }
+    if not SMALL:  # a smoke test has no environment for Crawlee
+        words = [crawlee(), "roamer.py"]
+        entry = {**of_project, "command": words, "ends": "crawlee", "stop_signal": "SIGINT"}
+        found["crawlee"] = Kind(entry, words)
+    return found
 
 
 @dataclass
@@ -208,6 +268,7 @@ def write_project(folder: Path) -> Path:
     (package / "settings.py").write_text(_SETTINGS)
     (package / "spider.py").write_text(_SPIDER)
     (project / "wanderer.py").write_text(_WANDERER)
+    (project / "roamer.py").write_text(_ROAMER)
     names = "".join(f"{name} = polite_project.settings\n" for name in ("default", "polite"))
     (project / "scrapy.cfg").write_text(f"[settings]\n{names}")
     return project
@@ -225,14 +286,15 @@ class Plain:
 
     def start(self, number: int, seconds: float) -> None:
         """See ``Fleet``."""
-        kinds = list(KINDS.values())
-        words = [sys.executable, *kinds[number % len(kinds)].command]
+        commands = [kind.command for kind in kinds().values()]
+        words = [*commands[number % len(commands)]]
         words += ["-a", f"site={self.site.url}", "-a", f"number={number}"]
         words += ["-s", f"CLOSESPIDER_TIMEOUT={seconds:.0f}"]
         with (self.folder / f"plain-{number}.log").open("wb") as log:
-            self.processes.append(
-                subprocess.Popen(words, cwd=self.folder / "project", stdout=log, stderr=log)
-            )
+            env = os.environ | {"CRAWLEE_STORAGE_DIR": str(self.folder / f"crawlee-{number}")}
+            where = self.folder / "project"
+            running = subprocess.Popen(words, cwd=where, env=env, stdout=log, stderr=log)
+            self.processes.append(running)
 
     def alive(self) -> int:
         """See ``Fleet``."""
@@ -331,7 +393,7 @@ class Ours:
 
     def start(self, number: int, seconds: float) -> None:
         """See ``Fleet``."""
-        kind = list(KINDS)[number % len(KINDS)]
+        kind = list(kinds())[number % len(kinds())]
         self.crawl(kind, self.site.url, number, CLOSESPIDER_TIMEOUT=f"{seconds:.0f}")
 
     def crawl(self, kind: str, url: str, number: int, **settings: str) -> int:
@@ -342,6 +404,10 @@ class Ours:
             "settings": settings,
         }
         return int(str(self.gateway.start(request, f"{self.stamp}-{number}")["run_id"]))
+
+    def limit(self, name: str, limits: Mapping[str, Any]) -> None:
+        """Give a site these limits."""
+        self.gateway.put(f"/v1/sites/{name}", limits)
 
     def crawlers(self) -> dict[int, int]:
         """Return the process id of each crawler that is running, by its run."""
@@ -383,16 +449,18 @@ def ours(
 ) -> Iterator[Ours]:
     """A stack of real processes that runs until the end of the block. ``env`` is for crawlers."""
     more = {"args": {"site": {}, "number": {}}, "env": dict(env or {})}
-    catalogue = [{"name": name, **kind.entry, **more} for name, kind in KINDS.items()]
+    catalogue = [{"name": name, **kind.entry, **more} for name, kind in kinds().items()]
     (folder / "crawlers.yaml").write_text(json.dumps(catalogue))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LIFECYCLE_SITES", json.dumps(limits))
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
         patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
         layout = Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
         stack = Stack(layout)
         stack.start()
         try:
-            yield Ours(site, stack)
+            fleet = Ours(site, stack)
+            for name, given in limits.items():
+                fleet.limit(name, given)
+            yield fleet
         finally:
             stack.stop(kill_crawls=True)

@@ -265,6 +265,7 @@ def test_crawlee_keeps_the_limits_of_a_site(dev: Dev, tmp_path: Path) -> None:
     assert done.stdout.split()[-1] == "30"
     assert site.most_in_a_second() <= 11
     assert site.most_open <= 3
+    assert {headers["connection"] for headers in site.headers} == {"close"}
 
 
 @pytest.mark.slow

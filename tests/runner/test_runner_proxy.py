@@ -192,12 +192,14 @@ def test_a_proxy_of_the_environment_is_used(free: str, site: JournalSite) -> Non
 
 def test_it_becomes_the_crawler(site: JournalSite) -> None:
     command = [sys.executable, SCRIPT, "--", sys.executable, "-c", FETCH, site.url]
-    env = {**os.environ, **LeaseGateway(connections=1).environment(), "NO_PROXY": "x.example"}
+    gateway = LeaseGateway(connections=1)
+    env = {**os.environ, **gateway.environment(), "NO_PROXY": "127.0.0.1", "no_proxy": "*"}
     crawler = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
     # The proxy has the same output, so this returns when it has ended, too.
     output = crawler.communicate(timeout=20)[0]
     assert output.split() == [str(crawler.pid), "200"]
     assert crawler.returncode == 7
+    assert any("127.0.0.1" in question for question in gateway.questions), "no host is left out"
     assert {name.lower() for name in site.headers[0]}.isdisjoint({"proxy-authorization"})
 
 

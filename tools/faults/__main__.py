@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
@@ -38,6 +39,8 @@ from tools.faults.oracle import (
     verdicts,
 )
 from tools.faults.scrapyd import Scrapyd, program
+from tools.faults.site_oracle import BLOCKS, HOLDERS, LEFT, judge_sites, summary
+from tools.faults.sites import SiteLoad
 from tools.faults.table import lines, save
 from tools.soak.journal import read_journals
 
@@ -71,10 +74,10 @@ OPEN = {
 }
 
 
-def left(harness: Harness) -> list[str]:
+def left(harness: Harness, asked: Mapping[str, str] = OPEN) -> list[str]:
     """Return everything that is still open."""
     try:
-        return [text.format(*row) for text, sql in OPEN.items() for row in harness.record(sql)]
+        return [text.format(*row) for text, sql in asked.items() for row in harness.record(sql)]
     except pymysql.err.MySQLError as error:
         return [f"the database cannot be read: {error}"]
 
@@ -114,6 +117,7 @@ def gather(harness: Harness, evidence: Evidence) -> None:
     evidence.exports = [
         (*row,) for row in sql("SELECT run_id, attempt, status, url FROM export_record")
     ]
+    evidence.blocks = [(*row,) for row in sql(BLOCKS)]
     gone = sql(
         "SELECT run_id, deletion_ended_at IS NOT NULL FROM run_history WHERE deleted_at IS NOT NULL"
     )
@@ -167,6 +171,8 @@ def play(
     load = Load(harness, seeds[0], chosen.pace, chosen.most, away)
     sampler = Sampler(lambda: harness.record(TASKS), harness.journals)
     sampler.age = lambda: harness.record(AGE)
+    sampler.holders = lambda: harness.record(HOLDERS)
+    sites = SiteLoad(load, seeds[0])
     faults = Faults(harness, seeds[0], chosen.only, chosen.restore, away)
     beside = Beside(harness) if chosen.scrapyd else None
     if beside:
@@ -176,13 +182,16 @@ def play(
     for seed in seeds:
         harness.say(f"seed {seed}")
         load.dice = random.Random(f"load {seed}")
+        sites.begin(seed)
         faults.begin(seed)
-        storm(harness, 60 * chosen.minutes / len(seeds), load.turn, faults.turn)
+        storm(harness, 60 * chosen.minutes / len(seeds), load.turn, sites.turn, faults.turn)
         faults.finish()
     for name in harness.parts:
         harness.parts[name].wait_ready(harness.tick)
     harness.say("the faults are over")
     load.finish()
+    sites.finish()
+    load.answered()
     open_yet = settle(harness, patience)
     if beside:
         end = time.monotonic() + SETTLE_S
@@ -196,6 +205,8 @@ def play(
     sampler.stop()
     gather(harness, evidence)
     harness.dump(harness.folder / "record.sql")
+    evidence.most_holders = sampler.most_holders
+    evidence.left_at_sites = left(harness, LEFT)
     evidence.asks, evidence.seen, evidence.ages = load.asks, sampler.untrue, sampler.ages
     evidence.wanted, evidence.schedule = load.wanted, load.schedule
     evidence.prompt = "temporal" if away else ""
@@ -297,7 +308,7 @@ def main() -> int:
             )
     except NoBinaries as error:
         sys.exit(str(error))
-    wrong = judge(evidence)
+    wrong = [*judge(evidence), *judge_sites(evidence)]
     evidence.lost, evidence.doubled = lost(evidence), doubled(evidence)
     ours = figure(evidence)
     save(chosen.figures, ours=ours, scrapyd=theirs)
@@ -317,6 +328,7 @@ def main() -> int:
         f"{len(evidence.runs)} runs, {len(evidence.tasks)} tasks, {len(evidence.processes)} "
         "processes"
     )
+    print(summary(evidence))
     for text in wrong:
         print(f"WRONG: {text}")
     verdict = f"{len(wrong)} violations" if wrong else "nothing untrue, lost, doubled or stuck"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -527,7 +528,10 @@ class Harness:
             "project": str(SOAK),
             "command": ["python", "-S", "crawler.py"],
         }
-        crawlers.write_text(json.dumps([entry | {"resumable": True, "args": args}]))
+        entry |= {"resumable": True, "args": args}
+        more = {name: {"required": False} for name in ("site", "refused")}
+        visitor = entry | {"name": "visitor", "sites": {"from": "site"}, "args": args | more}
+        crawlers.write_text(json.dumps([entry, visitor]))
         self.env = self.clean | aws_environment(f"http://{proxy['s3']}") | {
             "TEMPORAL_ADDRESS": proxy["temporal"],
             "TEMPORAL_CONFIG_FILE": str(self.folder / "temporal.toml"),
@@ -540,6 +544,7 @@ class Harness:
             "LIFECYCLE_GATEWAY__URL": f"http://{gateway}",
             "LIFECYCLE_GATEWAY__AUTH_DISABLED": "true",
             "LIFECYCLE_GATEWAY__MAX_WRITES_PER_S": "200",
+            "LIFECYCLE_GATEWAY__TASK_KEY": secrets.token_hex(32),
             "LIFECYCLE_ARCHIVE__URL": "s3://archive/runs",
             **ENVIRONMENT,
             "LIFECYCLE_WEBHOOKS__LOOPBACK": "true",

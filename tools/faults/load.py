@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,48 +89,62 @@ class Load:
             return
         self._next = time.time() + self.dice.expovariate(1 / self.pace)
         if not self._count:
-            self._ask("schedule", "on", f"/v1/schedules/{SCHEDULE}", SCHEDULED, method="PUT")
+            self.ask("schedule", "on", f"/v1/schedules/{SCHEDULE}", SCHEDULED, method="PUT")
             url = f"http://127.0.0.1:{self.harness.port('proxy of webhook')}"
             hook = {"url": url, "secrets": ["env:CRAWL_HOOK"], "events": ["run.ended"]}
-            self._ask("webhook", "hook", "/v1/webhooks/faults", hook, method="PUT")
+            self.ask("webhook", "hook", "/v1/webhooks/faults", hook, method="PUT")
         kinds = (self._start, self._stop, self._resume, self._manage, self._graph)
         self.dice.choices(kinds, (10, 4, 3, 0.6, 0.6))[0]()
 
     def finish(self) -> None:
         """Stop endless crawls. Returns when every request has been answered or given up."""
-        self._ask("schedule", "off", f"/v1/schedules/{SCHEDULE}", None, method="DELETE")
+        self.ask("schedule", "off", f"/v1/schedules/{SCHEDULE}", None, method="DELETE")
         for run_id, endless in dict(self.runs).items():
             if endless:
-                self._ask(
+                self.ask(
                     "stop",
                     f"last-{run_id}",
                     f"/v1/runs/{run_id}/stop",
                     {"reason": "the end"},
                     run_id=run_id,
                 )
-        self._pool.shutdown(wait=True)
+        self.answered()
         late = [run_id for run_id, endless in self.runs.items() if endless]
         # Starts that got no answer.
         unknown = "SELECT run_id FROM run_history WHERE request_id LIKE 'faults-%'"
         late += [run_id for (run_id,) in self.harness.record(unknown) if run_id not in self.runs]
-        self._pool = ThreadPoolExecutor(32)
         for run_id in late:  # A resume may have come at the same time as the stop.
-            self._ask(
+            self.ask(
                 "stop",
                 f"late-{run_id}",
                 f"/v1/runs/{run_id}/stop",
                 {"reason": "the end"},
                 run_id=run_id,
             )
-        self._pool.shutdown(wait=True)
+        self.answered()
 
-    def _ask(self, kind: str, key: str, path: str, body: Any, **more: Any) -> None:
-        order = [self.dice.choice(self.harness.gateways) for _ in range(200)]
+    def answered(self) -> None:
+        """Wait until every request has been answered or given up."""
+        self._pool.shutdown(wait=True)
+        self._pool = ThreadPoolExecutor(32)
+
+    def ask(
+        self,
+        kind: str,
+        key: str,
+        path: str,
+        body: Any,
+        *,
+        dice: random.Random | None = None,
+        **more: Any,
+    ) -> None:
+        """Send a request until somebody answers, to gateways that ``dice`` choose."""
+        order = [(dice or self.dice).choice(self.harness.gateways) for _ in range(200)]
         self._pool.submit(self._until_told, order, kind, key, path, body, **more)
 
     def _until_told(
         self, order: list[str], kind: str, key: str, path: str, body: Any, *, run_id: int | None = None,
-        endless: bool = False, method: str = "POST", then: Callable[[dict[str, Any]], None] | None = None,
+        endless: bool = False, method: str = "POST", site: str = "", then: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:  # fmt: skip
         sent, status = time.time(), None
         for gateway in order:
@@ -143,7 +158,7 @@ class Load:
             if kind == "start" and status is not None and status < 300:
                 run_id = int(told["run_id"])
                 self.runs[run_id] = endless
-            self.asks.append(Ask(kind, key, sent, time.time(), status, run_id))
+            self.asks.append(Ask(kind, key, sent, time.time(), status, run_id, site, body))
             if kind == "schedule" and self.asks[-1].accepted:
                 on = (time.time(), 0.0, EVERY) if key == "on" else (self.schedule[0], sent, EVERY)
                 self.schedule = on if on[0] else self.schedule
@@ -159,7 +174,7 @@ class Load:
                 self.beside(task["args"])
         body: dict[str, Any] = {"crawler": "soak", "tasks": tasks, "poll_minutes": [0.1]}
         body["limits"] = {"start_check_s": self.dice.choice([0.3, 2]), "stop_grace_s": 3}
-        self._ask("start", f"faults-{self._count}", "/v1/runs", body, endless=endless)
+        self.ask("start", f"faults-{self._count}", "/v1/runs", body, endless=endless)
 
     def _args(self) -> dict[str, str]:
         how = self.dice.choice(["finished"] * 9 + ["exit:1", "exit:4", "signal:11"])
@@ -200,7 +215,7 @@ class Load:
         def wanted(told: dict[str, Any]) -> None:
             self.wanted |= dict.fromkeys(jobs, "")
 
-        self._ask("manager", key, "/v1/managers", body, then=began)
+        self.ask("manager", key, "/v1/managers", body, then=began)
 
     def _graph(self) -> None:
         """Start a chain of crawls."""
@@ -217,7 +232,7 @@ class Load:
         def wanted(told: dict[str, Any]) -> None:
             self.wanted |= dict(zip(names, ["", *names], strict=False))
 
-        self._ask("graph", f"graph-{self._count}", "/v1/graphs", {"steps": steps}, then=wanted)
+        self.ask("graph", f"graph-{self._count}", "/v1/graphs", {"steps": steps}, then=wanted)
 
     def _some(self) -> int | None:
         with self._lock:
@@ -229,14 +244,14 @@ class Load:
             self._count += 1
             self._stopped.append(run_id)
             body = {"requested_by": "faults", "force": self.dice.random() < 0.25}
-            self._ask("stop", f"stop-{self._count}", f"/v1/runs/{run_id}/stop", body, run_id=run_id)
+            self.ask("stop", f"stop-{self._count}", f"/v1/runs/{run_id}/stop", body, run_id=run_id)
 
     def _resume(self) -> None:
         if self._stopped:  # In most cases, this run had the time to end.
             run_id = self._stopped.pop(0)
             self._count += 1
             if self.dice.random() < 0.25 and not self.harness.dev:  # A deletion takes a minute.
-                self._ask(
+                self.ask(
                     "delete",
                     f"delete-{self._count}",
                     f"/v1/runs/{run_id}",
@@ -245,7 +260,7 @@ class Load:
                     method="DELETE",
                 )
             else:
-                self._ask(
+                self.ask(
                     "resume",
                     f"resume-{self._count}",
                     f"/v1/runs/{run_id}/resume",
@@ -269,6 +284,9 @@ class Sampler(threading.Thread):
         self.age: Callable[[], Rows] | None = None
         """Who says how old the oldest last poll is."""
         self.ages: list[Age] = []
+        self.holders: Callable[[], Rows] | None = None
+        """Who says how many tasks hold a slot of each site."""
+        self.most_holders: Counter[str] = Counter()
         self.untrue: list[Seen] = []
         self.samples = self.unread = 0
         self.load = 0.0
@@ -286,6 +304,8 @@ class Sampler(threading.Thread):
             self.untrue += untrue(at, self._rows, before, self._now(), since(last, at))
             for oldest, overdue in self._heard(self.age) if self.age else []:
                 self.ages += [Age(at, float(oldest), float(overdue))] if oldest is not None else []
+            for site, tasks in self._heard(self.holders) if self.holders else []:
+                self.most_holders[site] = max(self.most_holders[site], tasks)
             last, self.load = at, max(self.load, os.getloadavg()[0])
 
     def _heard(self, ask: Callable[[], Rows]) -> Rows:

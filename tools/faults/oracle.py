@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tools.soak.journal import Process, overlaps
 
@@ -74,6 +75,8 @@ class Ask:
     answered: float
     status: int | None
     run_id: int | None = None
+    site: str = ""
+    body: Any = None
 
     @property
     def accepted(self) -> bool:
@@ -192,6 +195,12 @@ class Evidence:
     """Faults with this in their name excuse no record that is late."""
     ages: list[Age] = field(default_factory=list)
     """Of each sample: how old last polls the fault tests' runs were that execute."""
+    most_holders: Counter[str] = field(default_factory=Counter)
+    """The most recorded tasks that held a slot of a site at once, of all samples."""
+    blocks: list[tuple[str, str | None, int | None]] = field(default_factory=list)
+    """Site, person and run of each recorded closing and opening of a site."""
+    left_at_sites: list[str] = field(default_factory=list)
+    """What was open at sites after everything had ended."""
     lost: list[float] = field(default_factory=list)
     """When what was accepted and has no true end on record was last heard of."""
     doubled: list[float] = field(default_factory=list)

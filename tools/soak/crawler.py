@@ -7,20 +7,24 @@ it ends as its arguments say. A process that is killed has no ``end``, and its l
 when it executed. It uses only the standard library.
 
 The arguments are ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (it ignores
-SIGTERM), and ``needs`` (MiB of memory at its end).
+SIGTERM), ``needs`` (MiB of memory at its end), ``site`` (the host of its requests, which keep the
+limits of the site), and ``refused`` (the site refuses the next request for so many seconds).
 """
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 
 BEAT_S = 0.2
 #: The seconds for which it keeps the memory that it needs. Processes that watch its memory read it
 #: twice a second.
 HELD_S = 4.0
+ANSWER_S = 0.1
 
 
 class Journal:
@@ -64,6 +68,8 @@ class Crawl:
         self.heard = True
 
     def run(self):
+        if "site" in self.args:
+            threading.Thread(target=lambda: asyncio.run(self.visit()), daemon=True).start()
         end = time.monotonic() + float(self.args["seconds"])
         while time.monotonic() < end:
             if self.heard and not self.args.get("deaf"):
@@ -80,6 +86,24 @@ class Crawl:
         if "needs" in self.args:
             self.eat(int(self.args["needs"]))
         return self.finish(*self.args["how"].split(":"))
+
+    async def visit(self):
+        """Send one request after the other to the site, whenever it may."""
+        from crawl_runner_leases import SiteLeases
+        from crawl_runner_turns import turn_at
+
+        host = self.args["site"]
+        refused = float(self.args.get("refused", 0))
+        leases = SiteLeases.from_environment()
+        while True:
+            lane = await turn_at(leases, host)
+            self.journal.say("request")
+            await asyncio.sleep(ANSWER_S)
+            if refused:
+                self.journal.say("refused")
+            self.journal.say("answer")
+            leases.end(host, lane, 429 if refused else 200, refused or None)
+            refused = 0
 
     def eat(self, mebibytes):
         """Allocate this much memory, and keep it. If the system gives less, it keeps what it has."""

@@ -31,8 +31,10 @@ from examples.story_checks import run_folder
 from tests.e2e.harness import TERMINAL, Harness, Row
 from tests.support.mariadb import MariaDb
 from tests.support.resets import reset
+from tools.faults.oracle import Ask as SiteAsk
 from tools.soak.journal import Ask, Deeds, Name, read_journals
 from tools.soak.plan import Step
+from tools.soak.sites import call_of
 
 #: For a server that is killed, because committed data must survive the death of its process.
 DURABLE = "--innodb-flush-log-at-trx-commit=2"
@@ -50,6 +52,8 @@ CATALOGUE = """
     how: {{default: finished}}
     deaf: {{required: false}}
     needs: {{required: false}}
+    site: {{required: false}}
+    refused: {{required: false}}
     number: {{required: false}}
 - name: aside
   kind: command
@@ -109,6 +113,8 @@ class SoakHarness(Harness):
         self.crawlers.write_text(text)
         #: The runs of the plan by their number, as soon as their ids are known.
         self.ids: dict[int, int] = {}
+        #: What people did to sites.
+        self.site_asks: list[SiteAsk] = []
         super().__post_init__()
 
     @classmethod
@@ -214,6 +220,16 @@ class SoakHarness(Harness):
             thread.start()
         for thread in threads:
             thread.join()
+
+    def _site(self, step: Step) -> None:
+        site, what, body = step.more["site"], step.more["what"], step.more["body"]
+        method, path = call_of(site, what, body)
+        key = f"site-{step.number}"
+        sent = body if what == "limits" else {**body, "requested_by": key}
+        told = self._ask(step, lambda: self._http(method, path, sent), key=key)
+        status = {"ok": 200, "no": 409}.get(told.answer)
+        times = told.sent, told.answered
+        self.site_asks.append(SiteAsk(what, key, *times, status, site=site, body=body))
 
     def _start(self, step: Step) -> None:
         assert step.run is not None

@@ -39,6 +39,10 @@ class Process:
     signals: list[float]
     hungry: float | None = None
     """When it began to take the memory that it needs."""
+    requests: list[tuple[str, float, float]] = field(default_factory=list)
+    """Site, begin and end of each of its requests. The last one may end with the process."""
+    refused: bool = False
+    """True if a site refused one of its requests."""
 
     @property
     def name(self) -> Name:
@@ -96,7 +100,18 @@ def read_process(file: Path) -> Process | None:
         lost=losses[0] if losses else None,
         signals=[line["at"] for line in lines if line["what"] == "signal"],
         hungry=hungers[0] if hungers else None,
+        requests=_requests(lines),
+        refused=any(line["what"] == "refused" for line in lines),
     )
+
+
+def _requests(lines: list[Line]) -> list[tuple[str, float, float]]:
+    """Return the requests of a process, which are one after the other."""
+    begins = [line["at"] for line in lines if line["what"] == "request"]
+    ends = [line["at"] for line in lines if line["what"] == "answer"]
+    ends += [lines[-1]["at"]] * (len(begins) - len(ends))
+    site = lines[0]["args"].get("site", "")
+    return [(site, begin, end) for begin, end in zip(begins, ends, strict=True)]
 
 
 def read_journals(folder: Path, run_id: int | None = None) -> list[Process]:

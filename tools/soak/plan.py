@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tools.soak.sites import SITES, random_change
+
 #: The mean number of seconds between two steps. Bursts have shorter pauses.
 PACE_S = 0.75
 #: There are few managers, because each of them begins many runs.
@@ -122,6 +124,7 @@ class _Author:
             (8, self.burst),
             (4, self.manage),
             (6, self.steer),
+            (9, self.change_site),
         ]
         weights, actions = [weight for weight, _ in kinds], [action for _, action in kinds]
         while self.at < self.end:
@@ -187,8 +190,23 @@ class _Author:
             request |= HUNGRY
             for args in (request["args"], *(task["args"] for task in request.get("tasks", []))):
                 args["needs"] = str(self.dice.choice(NEEDS))
+        if self.dice.random() < 0.35:
+            self.visit(request)
         way = "temporal" if self.dice.random() < 0.2 else "gateway"
         self.add_step("start", self.runs, way=way, request={**request, "limits": limits})
+
+    def visit(self, request: dict[str, Any]) -> None:
+        """Let a run visit a site, or belong to another one too. Its crawls end by themselves."""
+        site = self.dice.choice(SITES)
+        request["sites"] = list(SITES) if self.dice.random() < 0.2 else [site]
+        for args in (request["args"], *(task["args"] for task in request.get("tasks", []))):
+            args["site"] = site
+            args["seconds"] = str(min(float(args["seconds"]), 8.0))
+            if self.dice.random() < 0.1:
+                args["refused"] = "2"
+
+    def change_site(self) -> None:
+        self.add_step("site", **random_change(self.dice))
 
     def add(self) -> None:
         tasks = [{"args": self.args()} for _ in range(self.dice.randint(1, 3))]

@@ -26,8 +26,9 @@ from tools.soak.manager_records import (
     runs_of_managers,
     unsettled,
 )
-from tools.soak.plan import ENDLESS, Plan
+from tools.soak.plan import ENDLESS, Plan, Step
 from tools.soak.run_records import read_record
+from tools.soak.sites import LAST, SITES, check_sites
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The seconds within which everything that can end by itself has ended, and everything has been
@@ -177,6 +178,10 @@ class Soak:
         for part in self.harness.stack.supervisor._kept.values():
             part.wanted = True
         self.harness.stack.supervisor.wait_healthy(timeout_s=120)
+        for site in SITES:
+            for what, body in LAST:
+                more = {"site": site, "what": what, "body": body}
+                self.harness.do(Step(0, 0.0, "site", None, more))
         let_go_on(self.harness)
 
     def settle(self, what: str, may_go_on: Callable[[int], bool]) -> None:
@@ -204,7 +209,7 @@ class Soak:
             )
         except CommandFailed:
             return None
-        if report is None or report["troubles"]:
+        if report is None or report["problems"]:
             return None
         return int(sum(report["found"].values()))
 
@@ -306,6 +311,9 @@ class Soak:
             self.told |= {(number, text) for text in new}
             if new:
                 self.violate(case, *(f"{when}: {text}" for text in new))
+        processes = [one for many in journals.values() for one in many]
+        for text in check_sites(harness.query, harness.site_asks, processes):
+            self.violate(None, f"{when}: {text}")
         for text in check_workflows(harness):
             self.violate(None, f"{when}: {text}")
         self.say(
@@ -355,10 +363,10 @@ class Soak:
                 str(answer["audit_id"])
             )
             if report is not None:
-                if report["found"] or report["troubles"]:
+                if report["found"] or report["problems"]:
                     self.violate(
                         None,
-                        f"the audit at the end: {report['found']} {report['troubles']} {report}",
+                        f"the audit at the end: {report['found']} {report['problems']} {report}",
                     )
                 return
             time.sleep(1)

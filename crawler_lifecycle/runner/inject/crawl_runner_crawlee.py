@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from crawl_runner_leases import SiteLeases
 from crawl_runner_robots import SharedRobots
 from crawl_runner_turns import retry_after_s, turn_at
+from crawlee import HttpHeaders
 from crawlee.http_clients import HttpClient, ImpitHttpClient
 
 
@@ -35,22 +36,26 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
 
     async def crawl(self, request: Any, **options: Any) -> Any:
         async with self._turn(request.url) as responses:
+            headers = self._headers(request.url, request.headers)
+            request = request.model_copy(update={"headers": HttpHeaders(headers)})
             result = await self._client.crawl(request, **self._limited(options))
             responses.append(result.http_response)
         return result
 
     async def send_request(self, url: str, **options: Any) -> Any:
         async with self._turn(url) as responses:
+            options["headers"] = self._headers(url, options.get("headers"))
             response = await self._client.send_request(url, **self._limited(options))
             responses.append(response)
         return response
 
     @asynccontextmanager
     async def stream(self, url: str, **options: Any) -> AsyncIterator[Any]:
-        options = self._limited(options)
-        async with self._turn(url) as responses, self._client.stream(url, **options) as response:
-            responses.append(response)
-            yield response
+        async with self._turn(url) as responses:
+            options["headers"] = self._headers(url, options.get("headers"))
+            async with self._client.stream(url, **self._limited(options)) as response:
+                responses.append(response)
+                yield response
 
     async def cleanup(self) -> None:
         await self._client.cleanup()
@@ -58,6 +63,14 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
     def _limited(self, options: dict[str, Any]) -> dict[str, Any]:
         timeout = options.get("timeout") or self._timeout
         return {**options, "timeout": min(timeout, self._timeout)}
+
+    def _headers(self, url: str, given: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the headers of a request. Where connections are limited, its own ends with it."""
+        headers = dict(given or {})
+        host = urlsplit(url).hostname
+        if self._leases is not None and host is not None and self._leases.is_exclusive(host):
+            headers["connection"] = "close"
+        return headers
 
     @asynccontextmanager
     async def _turn(self, url: str) -> AsyncIterator[list[Any]]:

@@ -35,6 +35,7 @@ from crawl_runner_robots import SharedRobots
 from crawl_runner_turns import retry_after_s, turn_at
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+EXCEPTIONS = ("NO_PROXY", "no_proxy")
 #: The maximum number of connections of the crawler.
 CONNECTIONS_MAX = 400
 #: Seconds for the crawler to send a head, and for a site to accept a connection.
@@ -391,6 +392,9 @@ def main(argv: list[str]) -> None:
         asyncio.run(_run(listener, password, crawler))
     listener.close()
     os.environ.update(dict.fromkeys(VARIABLES, address))
+    for name in EXCEPTIONS:
+        # These hosts have limits, too. This process keeps the exceptions for the proxy behind it.
+        os.environ.pop(name, None)
     os.environ.setdefault("NODE_USE_ENV_PROXY", "1")  # Node ignores the others without it
     try:
         os.execvp(chosen.command[0], chosen.command)  # noqa: S606

@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.pools import CALL_S, RECALL_S, Pool, Pools
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.sites.store.slots import tasks_of
 from crawler_lifecycle.features.sites.store.tables import run_site, site, site_ticket
 from crawler_lifecycle.ports.runs import Fence, Owner
@@ -199,6 +200,24 @@ def test_a_run_belongs_to_its_new_site_after_a_change_of_entries(harness: Harnes
     assert ask(harness, second) == 1
     assert ask(harness, run(harness, "third", sites=[f"de.{SHOP}"])) == 0
     assert ask(harness, run(harness, "fourth")) == 1
+
+
+def test_an_entry_that_another_gateway_removed_and_that_exists_again(
+    harness: Harness, store_url: str
+) -> None:
+    name = f"de.{SHOP}"
+    sites = harness.store.sites
+    run(harness, "r", sites=[name])
+    sites.set_limits(name, SiteLimits(tasks=1), None)
+    harness.store.caps.adopt()
+    with closing(open_store(store_url, clock=harness.clock)) as other:
+        other.sites.remove_limits(name, None)
+        other.caps.adopt()
+    assert [row["site"] for row in rows(harness.store, run_site)] == [SHOP]
+    harness.clock.forward(1)
+    sites.set_limits(name, SiteLimits(tasks=1), None)
+    harness.store.caps.adopt()
+    assert [row["site"] for row in rows(harness.store, run_site)] == [name]
 
 
 def test_a_run_that_does_not_come_is_passed_over_and_called_again(harness: Harness) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from sqlalchemy import func, insert, select
 
@@ -65,6 +67,34 @@ def test_people_close_and_open(store: Store) -> None:
         ("bob", True),
         ("ann: a sale", False),
     ]
+
+
+def test_many_may_insert_the_same_row_at_once(store: Store) -> None:
+    def lock(number: int) -> None:
+        with store.database.writing() as conn:
+            lock_sites(conn, [f"{number // 8}.example"])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lock, range(160)))
+    assert len(store.sites.list_sites(0, 100)) == 20
+
+
+def test_changed_entries_open_no_site(store: Store) -> None:
+    """A new entry takes over the closure of the site that the host belonged to."""
+    sites = store.sites
+    sites.close_site(NAME, 60, "ann")
+    for name in (f"de.{NAME}", f"*.de.{NAME}"):
+        sites.set_limits(name, SiteLimits(tasks=2), "bob")
+        row = sites.get_site(name)
+        assert row is not None
+        assert (row.state, row.closed_by) == ("closed", "ann")
+        with pytest.raises(NotInThisState, match="open it first"):
+            sites.remove_limits(name, "bob")
+        assert sites.open_site(name, "bob")
+        assert sites.remove_limits(name, "bob")[1]
+    sites.set_limits(NAME, SiteLimits(tasks=2), "bob")
+    sites.remove_limits(NAME, "bob")
+    assert sites.list_sites(0, 10, show="closed")[0].site == NAME
 
 
 def test_the_figures_of_a_site(harness: Harness) -> None:

@@ -193,6 +193,7 @@ def test_a_new_entry_holds_at_once_for_runs_that_execute(
     ok(client.put("/v1/sites/www.shop.example", json={"tasks": 1}))
     [run] = ok(client.get("/v1/sites/www.shop.example"))["runs"]
     assert run["run_id"] == run_id
+    ok(client.post("/v1/sites/www.shop.example/open"))
     ok(client.delete("/v1/sites/www.shop.example"))
     assert len(ok(client.get(SITE))["runs"]) == 1
 
@@ -222,6 +223,11 @@ def test_people_close_and_open_a_site(client: TestClient) -> None:
 def test_a_site_can_be_closed_before_a_run_visits_it(client: TestClient) -> None:
     closed = ok(client.post("/v1/sites/www.new.example/close", json={"for_s": 60}))
     assert (closed["site"], closed["state"]) == ("new.example", "closed")
+    ok(client.put("/v1/sites/de.new.example", json={"tasks": 2}))
+    ok(client.post("/v1/sites/de.new.example/open"))
+    ok(client.delete("/v1/sites/de.new.example"))
+    document = ok(client.post("/v1/sites/de.new.example/close", json={"for_s": 60}), 404)
+    assert document["detail"].endswith("this host belongs to site new.example")
 
 
 def test_hours_keep_a_site_closed(client: TestClient) -> None:

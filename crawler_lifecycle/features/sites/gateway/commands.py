@@ -77,8 +77,7 @@ class SiteCommands:
         row = self.store.get_site(name)
         known = [] if row is not None or DEFAULT in name else self.store.sites_of(name)
         if known:
-            text = f"site {name!r} does not exist; this host belongs to site {known[0]}"
-            raise Problem(404, "site_not_found", text)
+            raise _elsewhere(name, known[0])
         return existing("site", name, row)
 
     def put(self, site: str, body: PutSite) -> CommandResult[SiteRow]:
@@ -122,8 +121,12 @@ class SiteCommands:
     def _known_or_new(self, site: str) -> str:
         """Return the name of a site that exists, or of the one that a host would belong to."""
         name = site_name(site)
-        is_new = self.store.get_site(name) is None and not self.store.sites_of(name)
-        return domain_of(name) if is_new and DEFAULT not in name else self.find(name).site
+        if DEFAULT in name:
+            return self.find(name).site
+        known = self.store.sites_of(name)
+        if known and known[0] != name:
+            raise _elsewhere(name, known[0])
+        return known[0] if known else domain_of(name)
 
     def open(self, site: str, body: OpenSite) -> CommandResult[SiteRow]:
         """Open a closed site."""
@@ -134,6 +137,11 @@ class SiteCommands:
         if row.state == "outside_hours" and row.opens_at is not None:
             note = f"Its hours keep it closed until {row.opens_at:%Y-%m-%d %H:%M} UTC."
         return CommandResult(row, changed, note)
+
+
+def _elsewhere(host: str, site: str) -> Problem:
+    text = f"site {host!r} does not exist; this host belongs to site {site}"
+    return Problem(404, "site_not_found", text)
 
 
 def changes(before: SiteLimits | None, after: SiteLimits | None) -> str:

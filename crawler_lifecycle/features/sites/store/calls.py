@@ -32,8 +32,9 @@ class SiteCalls(SlotLines):
     line = site_ticket
     _after = ""
     """The site after which the next turn begins."""
-    _entries: frozenset[str] | None = None
-    """The names of the entries when the sites of runs were compared with them."""
+    _entries: frozenset[tuple[str, datetime]] | None = None
+    """The entries, with the times of their changes, when the sites of runs were compared with them.
+    """
 
     def call(self) -> dict[int, str]:
         """Return the runs that get the free slots of sites, with their workflows.
@@ -78,11 +79,12 @@ class SiteCalls(SlotLines):
     def adopt(self) -> None:
         """Let the live runs belong to the sites that the present entries define for their hosts.
 
-        This changes nothing unless an entry was added or removed since the last call.
+        This changes nothing unless an entry was changed since the last call. The times matter
+        because another gateway may have removed an entry that exists again.
         """
         with self._db.reading() as conn:
-            named = select(site.c.site).where(site.c.limits.is_not(None))
-            entries = frozenset(conn.execute(named).scalars())
+            named = select(site.c.site, site.c.changed_at).where(site.c.limits.is_not(None))
+            entries = frozenset(map(tuple, conn.execute(named)))
         after: int | None = None if entries == self._entries else 0
         while after is not None:
             after = self._adopt_page(after)

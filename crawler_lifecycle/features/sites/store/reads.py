@@ -93,10 +93,13 @@ class SiteReader(StorePart):
         return found[0] if found else None
 
     def sites_of(self, host: str) -> list[str]:
-        """Return the known sites to which a host can belong, the closest first."""
+        """Return the known sites to which a host can belong, the closest first. One that has lost
+        its limits is none of them.
+        """
         names = candidates(host)
+        belongs = or_(_s.limits.is_not(None), _s.site == names[-1])
         with self._db.reading() as conn:
-            rows = rows_in(conn, _visible(select(_s.site)), _s.site, names)
+            rows = rows_in(conn, _visible(select(_s.site)).where(belongs), _s.site, names)
         return sorted((row["site"] for row in rows), key=names.index)
 
     def minutes(self, name: str, most: int) -> list[SiteMinute]:

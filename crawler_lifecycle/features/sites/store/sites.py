@@ -10,9 +10,10 @@ from sqlalchemy import Column, Connection, delete, func, insert, select, update
 from crawler_lifecycle.domain.bounds import DAY_S
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.store.base.bulk import CHUNK, change_in
+from crawler_lifecycle.store.base.rows import Row
 
-from ..domain.site import SiteLimits, check_sites
-from .entries import db_now, lock_sites, update_delays
+from ..domain.site import DEFAULT, SiteLimits, check_sites, site_of
+from .entries import db_now, entries_for, lock_sites, update_delays
 from .reads import SiteReader
 from .tables import site, site_block, site_minute, site_robots
 
@@ -38,7 +39,7 @@ class SiteStore(SiteReader):
         self, name: str, limits: SiteLimits, by: str | None
     ) -> tuple[SiteLimits | None, bool]:
         """Give a site limits, which replace those it has. Returns the former ones, and whether
-        anything changed.
+        anything changed. A host whose site is closed stays closed.
 
         Raises ``InvalidRequest``, and ``NotInThisState`` for an entry of the settings.
         """
@@ -49,18 +50,26 @@ class SiteStore(SiteReader):
             if before is None:
                 entries = select(func.count()).select_from(site).where(_s.limits.is_not(None))
                 check_sites(conn.execute(entries).scalar_one() + 1)
-            self._change(conn, name, {"limits": limits.to_json(), "origin": PEOPLE}, by)
+            values = {"limits": limits.to_json(), "origin": PEOPLE}
+            self._change(conn, name, {**values, **_closure(conn, name)}, by)
             return before, True
 
     def remove_limits(self, name: str, by: str | None) -> tuple[SiteLimits | None, bool]:
         """Remove the limits that people gave a site. A closed site stays closed. Returns the former
         limits, and whether anything changed.
 
-        Raises ``NotInThisState`` for an entry of the settings.
+        Raises ``NotInThisState`` for an entry of the settings, and for one that is closed, if its
+        hosts would belong to other sites.
         """
         with self._db.writing() as conn:
             before = _own_limits(conn, name)
             if before is not None:
+                [row] = conn.execute(select(site).where(_s.site == name)).mappings()
+                if _is_closed(row, db_now(conn)) and site_of(name, {}) != name:
+                    raise NotInThisState(
+                        f"site {name} is closed, and its hosts would belong to other sites; open "
+                        "it first"
+                    )
                 self._change(conn, name, {"limits": None, "origin": None}, by)
             return before, before is not None
 
@@ -89,7 +98,7 @@ class SiteStore(SiteReader):
         with self._db.writing() as conn:
             now = db_now(conn)
             row = lock_sites(conn, [name])[name]
-            if row["closed_until"] <= now and not row["closures"]:
+            if not _is_closed(row, now):
                 return False
             values = {"closed_until": 0.0, **_NOT_CLOSED}
             conn.execute(update(site).where(_s.site == name).values(**values))
@@ -153,6 +162,21 @@ class SiteStore(SiteReader):
     ) -> None:
         changed = {**values, "changed_at": self._clock(), "changed_by": by}
         conn.execute(update(site).where(_s.site == name).values(**changed))
+
+
+def _is_closed(row: Row, now: float) -> bool:
+    return bool(row["closed_until"] > now or row["closures"])
+
+
+def _closure(conn: Connection, name: str) -> dict[str, Any]:
+    """Return what a new entry takes over from the closed site to which its hosts belong."""
+    if name == DEFAULT:
+        return {}
+    [(former, _)] = entries_for(conn, [name.removeprefix("*.")]).values()
+    row = conn.execute(select(site).where(_s.site == former)).mappings().one_or_none()
+    if former == name or row is None or not _is_closed(row, db_now(conn)):
+        return {}
+    return {column: row[column] for column in ("closed_until", *_NOT_CLOSED)}
 
 
 def _own_limits(conn: Connection, name: str) -> SiteLimits | None:
