@@ -87,6 +87,16 @@ def domain_of(host: str) -> str:
     return _suffixes().privatesuffix(host) or host
 
 
+def is_public_suffix(host: str) -> bool:
+    """Return whether anybody can register a domain below the host, such as ``co.uk``."""
+    return not is_address(host) and _registries().publicsuffix(host) == host
+
+
+@functools.cache
+def _registries() -> PublicSuffixList:
+    return PublicSuffixList(only_icann=True, accept_unknown=False)
+
+
 @functools.cache
 def _suffixes() -> PublicSuffixList:
     return PublicSuffixList()

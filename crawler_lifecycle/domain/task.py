@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from .blocked import BlockReport
 from .clocks import surely_before
 from .coverage import Coverage
 from .ended_by import EndedBy
@@ -177,6 +178,8 @@ class Observation:
     resume_note: str | None = None
     """A note about the resume, such as the reason why the task could not continue from saved state.
     """
+    blocked: tuple[BlockReport, ...] | None = None
+    """The refused requests that the crawler reports, new and old ones."""
     fields: Coverage | None = None
     """The fields in which the task's items have values, if the task has ended and its runner
     reports these fields.

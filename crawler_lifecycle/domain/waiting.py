@@ -87,7 +87,8 @@ class Standing:
     waiting_since: datetime | None = None
     line: str | None = None
     """The run's current position in the line of its pool (``position_in_line``) or of a site
-    (``site_in_use``), which replaces the recorded reason.
+    (``site_in_use``), which replaces the recorded reason. Of a run whose tasks execute, a site of
+    its own that is closed.
     """
     look_error: str | None = None
     look_error_since: datetime | None = None
@@ -190,6 +191,8 @@ class SiteInUse:
     closed_status: int | None = None
     """The status with which the site refused a request."""
     closed_by_run: int | None = None
+    closed_by: str | None = None
+    """The person who closed the site, with the reason."""
     probes: bool = False
     """True if the site was closed, and only one task may find out whether it answers again."""
 
@@ -200,6 +203,7 @@ def site_in_use(site: SiteInUse, now: datetime) -> str:
     Example: ``shop.example: 2 of 2 tasks (runs 17 and 31); open from 22:00 UTC``.
     """
     run = "" if site.closed_by_run is None else f" (run {site.closed_by_run})"
+    by = "" if site.closed_by is None else f" by {site.closed_by}"
     after = "" if site.closed_status is None else f" after {site.closed_status}"
     most = count(site.most or 0, "task")
     if site.probes:
@@ -218,7 +222,7 @@ def site_in_use(site: SiteInUse, now: datetime) -> str:
         "" if site.opens_at is None else f"open from {_clock(site.opens_at, now)}",
         ""
         if site.closed_until is None
-        else f"closed until {_clock(site.closed_until, now)}{after}{run}",
+        else f"closed until {_clock(site.closed_until, now)}{by}{after}{run}",
     ]
     return f"{site.site}: {'; '.join(filter(None, parts)) or 'a slot is free'}"
 
@@ -396,6 +400,8 @@ def _capacity(s: Standing) -> str | None:
         parts.append(f"{count(queued, 'task')} QUEUED: {_wait(s.line)}")
     elif queued:
         parts.append(f"{count(queued, 'task')} QUEUED until the next poll")
+    elif s.line is not None:
+        parts.append(s.line)
     if pending:
         why = f": {s.reason.removeprefix('waiting: ')}" if s.reason else " on the cluster"
         parts.append(f"{count(pending, 'task')} PENDING{why}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.blocked import BlockReport
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState
@@ -41,6 +42,8 @@ class LiveCounters:
     """The time at which the crawler last wrote its counters, or ``None`` if the crawler does not
     report this time.
     """
+    blocked: tuple[BlockReport, ...] | None = None
+    """The refused requests that the crawler reports, new and old ones."""
 
 
 @dataclass(frozen=True, slots=True)

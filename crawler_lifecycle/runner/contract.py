@@ -256,7 +256,7 @@ def summary_text(data: Json) -> str:
     ``fields`` comes last, and is either complete or left out, because a field that is missing there
     would seem to be empty in every item.
     """
-    long = picked(data, ("files", "message"))
+    long = picked(data, ("files", "message", "blocked"))
     last = picked(data, ("fields",))
     short = fitted(
         {name: value for name, value in data.items() if name not in (*long, *last)}, SHORT_MAX
@@ -320,6 +320,9 @@ def valid_stats(data: Json) -> Json:
     for name in ("resumable", "resumed", "saved"):
         if type(data.get(name)) is bool:
             good[name] = data[name]
+    blocked = reported.blocks(data.get("blocked"))
+    if blocked:
+        good["blocked"] = blocked
     if type(data.get("scrapystats")) is dict:
         good["scrapystats"] = reported.statistics(data["scrapystats"])
     return good

@@ -28,6 +28,7 @@ from .item_files import DECLARED, declared_in
 from .item_reader import Keys
 from .log import CappedLog
 from .memory import cgroup_limit
+from .reported import blocks
 from .signs import Signs
 from .state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON, FeedCounts, JobState, KeptKeys
 from .upload import INTERRUPTED, Upload
@@ -35,6 +36,8 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
+#: Seconds after which the log reports a new refused request, at the latest.
+BLOCK_SECONDS = 5.0
 #: The service stops a run at its deadline. In case the service is down, the runner stops the run
 #: this many seconds after the deadline.
 DEADLINE_GRACE_SECONDS = 60.0
@@ -91,6 +94,8 @@ class Runner:
         self._resumed = False
         self._resumption: contract.Json = {}
         self._warned = False
+        self._blocked: list[contract.Json] = []
+        self._said_blocked = False
         self._stats: dict[str, Any] = {}
         self._reported: contract.Json = {}
         """The last valid stats from the crawler itself."""
@@ -290,6 +295,7 @@ class Runner:
             self._state.saved = saved
         self._message = fresh.pop("message", self._message)
         self._statistics = fresh.pop("scrapystats", self._statistics)
+        self._keep_blocks(raw, fresh)
         resumed = fresh.pop("resumed", None)
         # For Scrapy, the runner itself determines whether the crawl was resumed.
         if resumed is not None and self._resumption and self._state is None:
@@ -301,6 +307,20 @@ class Runner:
             self._began = True
             self._reported = fresh
             self._combine()
+
+    def _keep_blocks(self, raw: contract.Json, fresh: contract.Json) -> None:
+        """Add the new refused requests to those reported before, because the crawler may replace
+        them before anyone reads them.
+        """
+        new = [block for block in fresh.get("blocked", []) if block not in self._blocked]
+        if new:
+            self._blocked = blocks([*self._blocked, *new])
+            self._progress_due = min(self._progress_due, time.monotonic() + BLOCK_SECONDS)
+        elif raw.get("blocked") and "blocked" not in fresh and not self._said_blocked:
+            self._said_blocked = True
+            say("blocked in the stats file is ignored: it needs at least a host")
+        if self._blocked:
+            fresh["blocked"] = self._blocked
 
     def _combine(self) -> None:
         """Use the crawler's own counters if there are any, or else those from its feeds. Add the
@@ -408,7 +428,7 @@ class Runner:
             # This is not an exit code of Scrapy itself.
             "own_exit": None if self._scrapy else self._own_exit or ended.exit_code,
             "signal": ended.signal,
-            **contract.picked(self._stats, contract.COUNTERS),
+            **contract.picked(self._stats, (*contract.COUNTERS, "blocked")),
             **self._resumption,
             "peak_memory": ended.peak_memory or None,
             "started_at": contract.moment(self._started_at),

@@ -399,7 +399,8 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
     field = ""
     for part in path:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
-    field = field[:100] or "body"
+    # The key of a map itself is wrong.
+    field = field.removesuffix(".[key]")[:100] or "body"
     kind = item["type"]
     value = shown(item.get("input"))
     if kind == "missing":
@@ -407,7 +408,7 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         meant = advise(path[-1], names_at(schema, path[:-1]))
         return FieldError(field=field, value=value, message=f"unknown field; {meant}")
-    message = str(item["msg"])
+    message = str(item["msg"]).removeprefix("Value error, ")
     return FieldError(
         field=field,
         value=value,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.blocked import BlockReport
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
@@ -31,6 +32,7 @@ PAGE = 500
 FORGET_S = 3600.0
 
 _Key = tuple[RunRef, int, int]
+_Report = tuple[Counters, tuple[BlockReport, ...] | None]
 
 
 @dataclass(eq=False)
@@ -49,7 +51,7 @@ class Counting:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._written: dict[_Key, tuple[Counters, float]] = {}
+        self._written: dict[_Key, tuple[_Report, float]] = {}
         self._raised = 0
         self._loop = Loop(
             "recording live counters", self.turn_s, meanwhile="each poll also records the counters"
@@ -81,8 +83,8 @@ class Counting:
         news = defaultdict[RunRef, list[LiveCounters]](list)
         for one in read:
             known = self._written.get(_key(one))
-            if known is not None and known[0] == one.counters:
-                self._written[_key(one)] = (one.counters, now)
+            if known is not None and known[0] == (one.counters, one.blocked):
+                self._written[_key(one)] = ((one.counters, one.blocked), now)
             else:
                 news[one.run].append(one)
         error: Exception | None = None
@@ -104,7 +106,7 @@ class Counting:
             # report this.
             with contextlib.suppress(RunNotFound):
                 self._raised += self.store.record_counts(run, page)
-            self._written |= {_key(one): (one.counters, now) for one in page}
+            self._written |= {_key(one): ((one.counters, one.blocked), now) for one in page}
 
 
 def _key(one: LiveCounters) -> _Key:

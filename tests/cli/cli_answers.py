@@ -535,6 +535,7 @@ SITE_FIGURES: dict[str, Any] = {
     "use": 0.971,
     "statuses": {"200": 34_900, "429": 2},
     "minutes": [],
+    "proxies": [],
     "blocks": [],
     "robots": [
         {

@@ -356,6 +356,12 @@ SITE = SiteInUse("shop.example", 2, 2, (17, 31))
         ),
         (SiteInUse("shop.example", None, 0), "a slot is free"),
         (
+            SiteInUse(
+                "shop.example", None, 0, closed_until=NOW + timedelta(days=1), closed_by="ann: sale"
+            ),
+            f"closed until {NOW + timedelta(days=1):%Y-%m-%d %H:%M} UTC by ann: sale",
+        ),
+        (
             SiteInUse("shop.example", None, 1, [17], closed_until=NOW + timedelta(minutes=4)),
             "1 task (run 17); closed until 12:04 UTC",
         ),
@@ -374,3 +380,8 @@ def test_a_run_that_waits_for_a_site() -> None:
     assert ageless(first) == ageless(waiting(replace(wait, line=lines[1])) or "")
     some = replace(LIVE, tasks={"QUEUED": 2, "RUNNING": 1}, line=lines[0])
     assert waiting(some) == "2 tasks QUEUED: shop.example: 1 of 2 tasks (run 1)"
+
+
+def test_a_run_that_executes_says_that_its_site_is_closed() -> None:
+    said = "shop.example: closed until 12:10 UTC by ann"
+    assert waiting(Standing("PROCESSING", tasks={"RUNNING": 1}, line=said)) == said

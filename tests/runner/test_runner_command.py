@@ -140,6 +140,39 @@ def test_stats_are_passed_on_while_it_runs(fixture: RunnerFixture) -> None:
     process.kill()
 
 
+def test_refused_requests_are_passed_on_and_kept(fixture: RunnerFixture) -> None:
+    """The crawler replaces the first one before its statistics are read by anyone else."""
+    one = {"host": "a.example", "status": 429, "retry_after": 20}
+    two = {"host": "b.example", "retry_after": "Wed, 21 Oct 2026 07:28:00 GMT", "at": "12:00"}
+    script = f"write({{'blocked': {one}}})\nimport time; time.sleep(1.5)\n"
+    assert fixture.python(f"{STATS}{script}write({{'blocked': [{two}]}})") == 0
+    for told in (fixture.stats(), fixture.summary(), fixture.progress()[-1]):
+        assert told["blocked"] == [one, two]
+    assert fixture.python(f"{STATS}write({{'pages': 1, 'blocked': 'shop.example'}})") == 0
+    assert "blocked" not in fixture.stats()
+
+
+_told = st.fixed_dictionaries(
+    {},
+    optional={
+        "host": st.text(max_size=260) | st.just("shop.example") | st.none(),
+        "status": st.integers(-1, 1000) | st.booleans(),
+        "retry_after": st.floats() | st.integers() | st.text(max_size=70),
+        "at": st.text(max_size=70) | st.integers(),
+    },
+)
+
+
+@settings(max_examples=examples(100))
+@given(told=_told | st.lists(_told | st.integers(), max_size=30))
+def test_refused_requests_have_limits(told: Any) -> None:
+    taken = reported.blocks(told)
+    assert reported.blocks(taken) == taken
+    assert len(taken) <= reported.BLOCKS_MAX
+    assert len(json.dumps(taken, allow_nan=False)) <= reported.BLOCKS_BYTES
+    assert all(block["host"] for block in taken)
+
+
 APPENDS = "import os, json, time\nfile = open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'a', buffering=1)\n"
 
 

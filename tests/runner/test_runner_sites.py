@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.runner.scrapy_project import ScrapyFixture
 
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
 from crawl_runner_leases import SiteLeases  # type: ignore[import-not-found]
+from crawl_runner_sites import _proxy_of  # type: ignore[import-not-found]
 from crawl_runner_turns import retry_after_s  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.processes
@@ -157,3 +159,31 @@ def test_one_call_renews_the_lanes_of_several_hosts() -> None:
     assert set(gateway.questions[0]) == {"a.example"}
     assert set(gateway.questions[1]) == {"a.example", "b.example"}
     assert gateway.questions[1]["a.example"]["kept"]
+
+
+def test_requests_are_counted_by_proxy_after_the_first_one() -> None:
+    leases = SiteLeases("http://127.0.0.1:9/leases", "t")
+    ends = [None, "p:1", None, *(f"p:{n}" for n in range(2, 40))]
+    for proxy in ends:
+        leases.end("shop.example", None, 200, None, proxy)
+    question = leases._sites["shop.example"].question(0.0)
+    assert question["statuses"] == {"200": 41}
+    proxies = question["proxies"]
+    assert (proxies["direct"], proxies["p:1"], proxies["others"]) == (
+        {"200": 1},
+        {"200": 1},
+        {"200": 20},
+    )
+
+
+@pytest.mark.parametrize(
+    ("proxy", "name"),
+    [
+        ("http://me:pw@P.example:3128/", "p.example:3128"),
+        ("p.example:3128", "p.example:3128"),
+        ("", None),
+        (7, None),
+    ],
+)
+def test_a_proxy_is_named_without_its_password(proxy: Any, name: str | None) -> None:
+    assert _proxy_of(SimpleNamespace(meta={"proxy": proxy})) == name

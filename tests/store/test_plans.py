@@ -355,7 +355,9 @@ OTHERWISE: dict[str, set[str]] = {
     "mariadb": {"ix_correction_project_kind_id", "ix_run_history_project_ended_by_run_id"},
     "sqlite": {"ix_graph_step_graph_id_batch"},
     "mysql": {
+        "ix_access_log_project_at",
         "ix_correction_project_kind_id",
+        "ix_run_history_project_ended_by_run_id",
         "ix_manager_name_manager_id",
         "ix_graph_name_graph_id",
         "ix_schedule_due_schedule_id_decision_decided_at",
@@ -776,6 +778,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
             store.sites.get_site("site-7")
             store.sites.sites_of("www.site-7")
             store.sites.minutes("site-7", 60)
+            store.sites.proxies("site-7")
             store.sites.blocks("site-7", before_id=100)
             store.sites.site_runs("site-0")
             store.sites.robots("site-7")

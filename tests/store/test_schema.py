@@ -154,9 +154,9 @@ FROZEN = {
     "0011.mysql.sql": "4d4f72a54717a926",
     "0011.sqlite.sql": "2798ef87fa08fc86",
     "0011_search.py": "e3f613d9aac1c59c",
-    "0012.mysql.sql": "47779b6047688dc5",
-    "0012.sqlite.sql": "4bfad4cb3fc78bde",
-    "0012_sites.py": "6dc6c4c25f7aad03",
+    "0012.mysql.sql": "8dc031a15b59b8f8",
+    "0012.sqlite.sql": "fde6c34ceb5e2c45",
+    "0012_sites.py": "0ffe24d9fa3e82ca",
 }
 
 

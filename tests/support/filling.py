@@ -376,6 +376,12 @@ def fill_blocks(connection: sa.Connection) -> None:
     times = ("claimed_until", "fetched_at", "valid_until")
     fetched |= {"claimed_by": "'1.0.1'", **dict.fromkeys(times, at)}
     _insert(connection, "site_robots", fetched, f"{_numbers(5_000)} AS numbers")
+    day = "CASE WHEN n < 10 THEN n ELSE 60000 + n END"
+    proxies = {"site": name, "day": day, "proxies": "'{}'"}
+    _insert(connection, "site_day", proxies, f"{_numbers(5_000)} AS numbers")
+    at = "CASE WHEN run_id % 500 = 0 THEN 1.0 ELSE 4e9 END"
+    report = {"run_id": "run_id", "task_index": "0", "marks": "'x'", "at": at}
+    _insert(connection, "site_report", report, "run_history LIMIT 5000")
 
 
 def analyze(connection: sa.Connection, tables: list[str]) -> None:

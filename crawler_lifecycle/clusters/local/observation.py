@@ -186,6 +186,7 @@ class Reading:
             counters=counters,
             progress_at=progress,
             quiet=self._quiet(),
+            blocked=self._folder.blocked(),
         )
 
     def _quiet(self) -> timedelta | None:
@@ -267,6 +268,7 @@ class Reading:
             counters=counters,
             progress_at=progress,
             peak_memory=self._folder.peak_memory(),
+            blocked=self._folder.blocked(),
             fields=Coverage.of((self._folder.read(files.SUMMARY) or {}).get("fields")),
             end=end,
         )

@@ -114,11 +114,11 @@ class LocalObserver:
             with contextlib.suppress(OSError):  # the next poll reports the problem
                 if (key := task_of(name)) is not None:
                     run, index, attempt = key
-                    counters, at = TaskFolder(
-                        self._state, run, TaskRef(0, index, attempt)
-                    ).counters()
-                    if counters != Counters():
-                        found.append(LiveCounters(run, attempt, index, counters, at))
+                    folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))
+                    counters, at = folder.counters()
+                    blocked = folder.blocked()
+                    if blocked or counters != Counters():
+                        found.append(LiveCounters(run, attempt, index, counters, at, blocked))
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal
 
 SiteState = Literal["open", "probing", "closed", "outside_hours"]
@@ -81,6 +81,19 @@ class SiteMinute:
     """The requests of one minute."""
 
     at: datetime
+    requests: int
+    statuses: Mapping[str, int]
+    """The number of responses by status; `error` counts requests without a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteProxy:
+    """The requests of one day (UTC) through one proxy."""
+
+    day: date
+    """The day in UTC."""
+    proxy: str
+    """The host and port; `others` counts the rest of too many proxies."""
     requests: int
     statuses: Mapping[str, int]
     """The number of responses by status; `error` counts requests without a response."""

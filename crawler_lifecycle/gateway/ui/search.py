@@ -62,9 +62,9 @@ def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock:
 
     @app.get("/search")
     async def show_search(request: Request) -> Response:
-        """Show the incidents, crawlers, managers, graphs, schedules and runs that match the text.
-        The number of a run leads to that run, and "start" with the name of a crawler leads to its
-        form.
+        """Show the incidents, crawlers, managers, graphs, schedules, sites and runs that match the
+        text. The number of a run leads to that run, and "start" with the name of a crawler leads to
+        its form.
         """
         text = query_of(request, SearchChoice).q.strip()
         crawlers = {line.name: line.in_catalogue for line in (await fleet.read()).crawlers}
@@ -104,6 +104,7 @@ def _named(store: Store, text: str, crawlers: Iterable[str]) -> Iterator[SearchR
     managers, _ = store.managers.search(text, limit=SHOWN + 1)
     graphs, _ = store.graphs.search(text, limit=SHOWN + 1)
     asked = query({"search": text})
+    sites = store.sites.list_sites(0, SHOWN + 1, search=text)
     schedules = sorted(row.name for row in store.schedules.every() if _has(row.name, text))
     yield SearchResults.of(
         "Incidents",
@@ -129,6 +130,11 @@ def _named(store: Store, text: str, crawlers: Iterable[str]) -> Iterator[SearchR
         "Schedules",
         [(name, f"/schedules/{quote(name, safe='')}") for name in schedules],
         "/schedules" + asked,
+    )
+    yield SearchResults.of(
+        "Sites",
+        [(row.site, f"/sites/{quote(row.site, safe='')}") for row in sites],
+        "/sites" + asked,
     )
 
 

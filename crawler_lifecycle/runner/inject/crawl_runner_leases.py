@@ -48,6 +48,10 @@ CALL_S = 10.0
 LAST_CALL_S = 2.0
 HOSTS_MAX = 100
 WANTED_MAX = 64
+#: The limits for proxies of one host in one call: how many, the name of the others, and characters.
+PROXIES_MAX = 20
+OTHERS = "others"
+PROXY_LENGTH_MAX = 255
 _ANSWER_MAX = 4 * 1024 * 1024
 #: Statuses of a gateway that knows no leases, or does not accept a host.
 _UNKNOWN = (404, 422)
@@ -117,6 +121,10 @@ class LeasedHost:
         self.statuses: Counter[str] = Counter()
         self.refused = 0
         """The number of requests that robots.txt did not allow."""
+        self.proxies: dict[str, Counter[str]] = {}
+        """The part of ``statuses`` that came through each proxy, or directly."""
+        self.proxied = False
+        """True after the first request through a proxy. Until then, none is counted here."""
         self.ask_at = 0.0
         self.not_before = 0.0
         """The time before which a new request is no reason to ask."""
@@ -145,10 +153,13 @@ class LeasedHost:
             asked["statuses"] = dict(self.statuses)
         if self.refused:
             asked["refused"] = self.refused
+        if self.proxies:
+            asked["proxies"] = {name: dict(counts) for name, counts in self.proxies.items()}
         self.block = None
         self.passed = False
         self.refused = 0
         self.statuses = Counter()
+        self.proxies = {}
         return asked
 
     def ask_again(self, asked: dict[str, Any], at: float) -> None:
@@ -158,6 +169,14 @@ class LeasedHost:
         self.passed = self.passed or asked.get("passed", False)
         self.statuses.update(asked.get("statuses", {}))
         self.refused += asked.get("refused", 0)
+        for proxy, counts in asked.get("proxies", {}).items():
+            self.count_of(proxy).update(counts)
+
+    def count_of(self, proxy: str) -> Counter[str]:
+        """Return the counter of a proxy. Of too many proxies, the last ones share one."""
+        if len(self.proxies) >= PROXIES_MAX:
+            proxy = proxy if proxy in self.proxies else OTHERS
+        return self.proxies.setdefault(proxy, Counter())
 
     def answered(self, answer: Any, sent: float, received: float) -> None:
         """Take over what the gateway answered."""
@@ -264,8 +283,10 @@ class SiteLeases:
         lane: int | None,
         status: int | None = None,
         retry_after: float | None = None,
+        proxy: str | None = None,
     ) -> None:
         """Return the lane of a request that ended with this status, or without a response.
+        ``proxy`` is the host and port of its proxy.
 
         ``retry_after`` are the seconds of ``Retry-After``. A status of ``bans``, or 503 with
         ``retry_after``, closes the site for all tasks.
@@ -277,7 +298,11 @@ class SiteLeases:
             if held is not None:
                 held.busy = False
                 held.leaves = held.leaves or site.probe
-            site.statuses["error" if status is None else str(status)] += 1
+            word = "error" if status is None else str(status)
+            site.statuses[word] += 1
+            site.proxied = site.proxied or proxy is not None
+            if site.proxied:
+                site.count_of(proxy or "direct")[word] += 1
             if status in self._bans or (status == 503 and retry_after is not None):
                 site.block = {"status": status, "retry_after_s": retry_after}
                 for other in site.lanes.values():

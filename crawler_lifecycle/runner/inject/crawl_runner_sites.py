@@ -20,7 +20,7 @@ import time
 import weakref
 from typing import Any
 
-from crawl_runner_leases import SiteLeases
+from crawl_runner_leases import PROXY_LENGTH_MAX, SiteLeases
 from crawl_runner_robots import RobotsFile, SharedRobots
 from crawl_runner_turns import retry_after_s
 from scrapy import signals
@@ -141,7 +141,7 @@ class LeasedRequests:
                 )
             return response
         finally:
-            self._leases.end(host, lane, status, retry_after)
+            self._leases.end(host, lane, status, retry_after, _proxy_of(request))
 
     # --- robots.txt -------------------------------------------------------------------------------
 
@@ -276,6 +276,15 @@ class _Wait:
         self.lane = lane
         self.began_at = time.monotonic()
         self.deferred.callback(None)
+
+
+def _proxy_of(request: Any) -> str | None:
+    """Return the host and port of the request's proxy, without user and password."""
+    proxy = request.meta.get("proxy")
+    if not isinstance(proxy, str) or not proxy:
+        return None
+    address = proxy.rpartition("@")[2].rpartition("//")[2]
+    return address.partition("/")[0][:PROXY_LENGTH_MAX].lower() or None
 
 
 def _statuses(given: Any) -> list[int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, false, literal, or_, select
 
+from crawler_lifecycle.domain.blocked import TaskReport
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.features import FEATURES
 
@@ -52,6 +54,13 @@ class Cap(SlotLines):
 
     @staticmethod
     @abstractmethod
+    def hear(unit: Unit, refusals: Sequence[TaskReport], success: datetime | None) -> None:
+        """Record what the crawlers of the run report: refused requests, of which a task can report
+        the same again. ``success`` is the latest start of the tasks that have now succeeded.
+        """
+
+    @staticmethod
+    @abstractmethod
     def in_line(run_id: ColumnElement[int]) -> ColumnElement[bool]:
         """Return the condition that the run with this number is waiting in a line."""
 
@@ -88,6 +97,15 @@ def leave_caps(unit: Unit) -> None:
     """Remove the run from the lines of all caps."""
     for cap in caps():
         cap.leave(unit)
+
+
+def hear_reports(
+    unit: Unit, refusals: Sequence[TaskReport], success: datetime | None = None
+) -> None:
+    """Record what the crawlers of the run report, for all caps (``Cap.hear``)."""
+    if refusals or success is not None:
+        for cap in caps():
+            cap.hear(unit, refusals, success)
 
 
 def leave_lines(unit: Unit) -> None:

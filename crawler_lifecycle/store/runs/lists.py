@@ -60,7 +60,13 @@ failures no longer matter to people, and each failed run costs two index lookups
 """
 
 
-_OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")
+_OTHER_ORDER = (
+    "created_at",
+    "pool_created_at",
+    "project_created_at",
+    "parent_ended_at_run_id",
+    "parent_attempt_run_id",
+)
 _OF_STATUS = (
     "crawler_status_run_id",
     "flow_id_status_run_id",

@@ -11,12 +11,14 @@ from typing import Any
 
 from sqlalchemy import func
 
+from crawler_lifecycle.domain.blocked import TaskReport
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports.polls import LiveCounters
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, change_row
 
+from .caps import hear_reports
 from .moves import update_tasks
 from .tables import run_history, task_history
 from .unit import RunPart, Unit, current_tasks
@@ -42,6 +44,12 @@ class LiveCounterStore(RunPart):
         with self._unit(run.run_id) as unit:
             if not run.owns(unit.run["run_uid"]) or unit.status.terminal:
                 return 0
+            reports = [
+                TaskReport(task.index, task.attempt, block)
+                for task in counted
+                for block in task.blocked or ()
+            ]
+            hear_reports(unit, reports)
             news = [
                 new
                 for task in _live(unit, (one.index for one in counted))

@@ -12,7 +12,9 @@ from sqlalchemy import Connection, func, insert, or_, select
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import verification_due
+from crawler_lifecycle.domain.blocked import BlockReport, TaskReport
 from crawler_lifecycle.domain.clocks import not_ahead
+from crawler_lifecycle.domain.ends import BANNED
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.stall import Reading, quiet_time
@@ -35,6 +37,7 @@ from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.notes import UPGRADE, process_note
 
+from .caps import hear_reports
 from .live_counters import COUNTERS, count_sums, grown, moved
 from .moves import Move, apply_staged, forget_staged, stage_moves, update_tasks
 from .rows import counters_of, dump_details, dump_finding, evidence, load_finding, task_state
@@ -325,6 +328,23 @@ class PollStore(RunPart):
             return unit.counts()
 
 
+def _hear(unit: Unit, poll: Poll, findings: Sequence[TaskFinding]) -> None:
+    """Record what the crawlers report about other things than their tasks."""
+    refusals = [
+        TaskReport(seen.index, seen.attempt, blocked)
+        for seen in poll.observations
+        for blocked in seen.blocked or ()
+    ]
+    starts = []
+    for finding in findings:
+        seen = finding.observation
+        if finding.change.outcome == BANNED and not seen.blocked:
+            refusals.append(TaskReport(seen.index, seen.attempt, BlockReport()))
+        elif finding.change.after is TaskStatus.SUCCEEDED and seen.started_at is not None:
+            starts.append(seen.started_at)
+    hear_reports(unit, refusals, max(starts, default=None))
+
+
 def _write(
     unit: Unit,
     poll: Poll,
@@ -338,6 +358,7 @@ def _write(
     Only a ``complete`` poll verifies the run. ``plan`` contains further columns of the run; columns
     with ``None`` are not changed.
     """
+    _hear(unit, poll, findings)
     few = (
         None
         if complete

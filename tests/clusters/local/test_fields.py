@@ -1,4 +1,4 @@
-"""The fields that items of real crawls fill, and summaries that lie about them."""
+"""What statistics report beside counters: the fields of items, and refused requests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.domain.blocked import BlockReport
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_fixture import Fixture
-from tests.runner.test_runner_command import PRICES
+from tests.runner.test_runner_command import PRICES, STATS
 
 
 def test_the_end_of_a_crawl_tells_the_fields_of_its_items(fixture: Fixture) -> None:
@@ -35,3 +36,10 @@ def test_a_summary_that_lies(fixture: Fixture, said: Any, believed: Coverage | N
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "fields": said}))
     seen = fixture.poll()
     assert (seen.phase, seen.fields) == (Phase.ENDED, believed)
+
+
+def test_refused_requests_are_observed(fixture: Fixture) -> None:
+    told = {"blocked": [{"host": "shop.example", "status": 429, "retry_after": 20}, {"host": 1}, 7]}
+    fixture.deploy(f"{STATS}write({told})")
+    seen = fixture.until_on_file()
+    assert (seen.phase, seen.blocked) == (Phase.ENDED, (BlockReport("shop.example", 429, 20),))

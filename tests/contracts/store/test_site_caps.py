@@ -155,6 +155,19 @@ def test_a_closed_site_starts_no_task_then_one_probe(harness: Harness) -> None:
     assert [ask(harness, fence) for fence in others] == [1, 1]
 
 
+def test_a_run_that_executes_says_that_its_site_is_closed(harness: Harness) -> None:
+    first = run(harness, "first", sites=[f"www.{SHOP}", "other.example"])
+    harness.begin(first)
+    assert words(harness, first) is None
+    harness.store.sites.close_site(SHOP, 600, "ann: a sale")
+    said = words(harness, first)
+    assert said is not None
+    assert said.startswith(f"{SHOP}: 1 task (run {first.run_id}); closed until ")
+    assert said.endswith(" by ann: a sale")
+    with limited("another"):
+        assert words(harness, first) is None
+
+
 def test_no_task_starts_outside_of_the_hours(harness: Harness) -> None:
     now = datetime.now(UTC)
     begins = now + timedelta(hours=2)

@@ -14,8 +14,15 @@ from sqlalchemy import insert, select, update
 from crawler_lifecycle.features.sites.domain.lanes import PACE
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.sites.store import leases as leases_module
+from crawler_lifecycle.features.sites.store import minutes as minutes_module
 from crawler_lifecycle.features.sites.store.entries import FRESH
-from crawler_lifecycle.features.sites.store.tables import run_site, site, site_block, site_minute
+from crawler_lifecycle.features.sites.store.tables import (
+    run_site,
+    site,
+    site_block,
+    site_day,
+    site_minute,
+)
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.task_tokens import Purpose, TaskClaim, sign, sign_task
@@ -171,6 +178,34 @@ def test_responses_are_counted_by_minute_where_a_site_is_known(
     assert row["statuses"] == {"200": 7, "404": 1, "error": 1}
 
 
+def test_responses_are_counted_by_proxy_and_day(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minutes_module, "PROXIES_MAX", 2)
+    tasks.limit(SHOP, connections=2)
+    run_id = tasks.start()
+    for proxies in (
+        {"a:1": {"200": 2}, "direct": {"200": 1}},
+        {"a:1": {"429": 1}, "b:1": {"200": 7}, "others": {"error": 1}},
+    ):
+        tasks.ask(run_id, statuses={"200": 1}, proxies=proxies)
+    [row] = tasks.rows(site_day)
+    assert row["proxies"] == {
+        "a:1": {"200": 2, "429": 1},
+        "direct": {"200": 1},
+        "others": {"200": 7, "error": 1},
+    }
+    found = tasks.client.get(f"/v1/sites/{SHOP}").json()["proxies"]
+    assert [(row["proxy"], row["requests"]) for row in found] == [
+        ("others", 8),
+        ("a:1", 3),
+        ("direct", 1),
+    ]
+    page = tasks.client.get(f"/sites/{SHOP}").text
+    assert "Responses by proxy and day" in page
+    assert "200: 2, 429: 1" in page
+
+
 def test_only_a_task_that_executes_gets_leases(tasks: Tasks) -> None:
     run_id = tasks.start()
     other = tasks.start()
@@ -197,7 +232,11 @@ def test_only_a_task_that_executes_gets_leases(tasks: Tasks) -> None:
         ({"no host/": {"wanted": 1}}, "sites: 'no host/'"),
         ({SHOP: {"wanted": 65}}, "wanted"),
         ({SHOP: {"wanted": 1, "kept": [-1]}}, "kept"),
-        ({SHOP: {"wanted": 1, "statuses": {"999": 1}}}, "statuses"),
+        (
+            {SHOP: {"wanted": 1, "statuses": {"999": 1}}},
+            "sites.shop.example.statuses.999: '999' is not allowed; give a status",
+        ),
+        ({SHOP: {"wanted": 1, "proxies": {"me:pw@a:1": {"200": 1}}}}, "proxies"),
         ({f"{n}.example": {"wanted": 1} for n in range(101)}, "sites"),
     ],
 )

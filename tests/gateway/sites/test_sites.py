@@ -127,6 +127,7 @@ def test_limits_from_their_setting_to_their_removal(client: TestClient) -> None:
     ("name", "body", "said"),
     [
         ("a b", {}, "site: 'a b' is not allowed; give a host"),
+        ("*.co.uk", {}, "site: '*.co.uk' is not allowed; anybody can register a domain"),
         ("shop.example", {"tasks": -1}, "tasks: -1 is not allowed; give a whole number"),
         ("shop.example", {"tasks": "many"}, "tasks: "),
         ("shop.example", {"requests_per_s": 0}, "requests_per_s: 0"),

@@ -28,6 +28,8 @@ def test_what_has_the_text_is_linked(harness: Harness, browser: TestClient) -> N
     harness.store.incidents.record_conditions([full], lambda row: True)
     assert links(browser, "batch") == links(browser, "keyerror: price") == ["/incidents/1"]
     assert links(browser, "shop 43") == ["/runs/1"], "by an argument"
+    browser.put("/v1/sites/shop.example", json={"tasks": 1})
+    assert links(browser, "SHOP.ex") == ["/sites/shop.example"]
     assert links(browser, "nobody") == []
     assert "No run has these words" in browser.get("/search?q=nobody").text
 

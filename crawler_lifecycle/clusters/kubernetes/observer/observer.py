@@ -92,9 +92,11 @@ class KubernetesObserver:
         )
         said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
         return [
-            LiveCounters(pod.run, pod.attempt, pod.index, progress.counters, progress.at)
+            LiveCounters(
+                pod.run, pod.attempt, pod.index, progress.counters, progress.at, progress.blocked
+            )
             for pod, progress in said
-            if progress is not None and progress.counters != Counters()
+            if progress is not None and (progress.blocked or progress.counters != Counters())
         ]
 
     def watch(self, changed: Changed, over: threading.Event) -> None:

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import msgspec
 
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.blocked import BlockReport, read_blocked
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, Coverage, named
 from crawler_lifecycle.domain.last_words import last_words, printable
 from crawler_lifecycle.domain.task import Counters
@@ -69,6 +70,7 @@ class _RunnerMessage(msgspec.Struct, frozen=True, gc=False):
     resumed: bool | None = None
     resume_note: str | None = None
     peak_memory: _Count | None = None
+    blocked: Any = None
     fields: _Coverage | None = None
 
 
@@ -89,6 +91,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     """
     resumed: bool | None = None
     resume_note: str | None = None
+    blocked: tuple[BlockReport, ...] | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False):
@@ -241,6 +244,7 @@ def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
         "counters": progress.counters,
         "progress_at": progress.at,
         "quiet": progress.quiet,
+        "blocked": progress.blocked,
         "resumed": progress.resumed if later else None,
         "resume_note": progress.resume_note if later else None,
     }
@@ -282,4 +286,5 @@ def _progress(said: _RunnerMessage, at: str | None) -> Progress:
         None if said.quiet_s is None else timedelta(seconds=min(said.quiet_s, bounds.YEAR_S)),
         said.resumed,
         bounds.words(said.resume_note, bounds.NOTE_MAX),
+        read_blocked(said.blocked),
     )

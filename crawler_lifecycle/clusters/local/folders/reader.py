@@ -29,6 +29,7 @@ from crawler_lifecycle.clusters.local.processes.identity import (
     started_with,
 )
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.blocked import BlockReport, read_blocked
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
@@ -382,6 +383,10 @@ class TaskFolder:
             last = self.count(summary, name, files.SUMMARY)
             values[name] = last if last is not None else self.count(stats, name, files.STATS)
         return Counters(**values), progress
+
+    def blocked(self) -> tuple[BlockReport, ...] | None:
+        """Return the refused requests that the crawler reports."""
+        return read_blocked((self.read(files.STATS) or {}).get("blocked"))
 
 
 def check_readable(state: Path) -> None:

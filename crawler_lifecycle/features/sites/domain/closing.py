@@ -17,10 +17,11 @@ _DOUBLINGS_MAX = 20
 class Block:
     """A response with which a site refuses requests.
 
-    ``retry_after_s`` are the seconds of its header ``Retry-After``, if it has one.
+    ``retry_after_s`` are the seconds of its header ``Retry-After``, if it has one. Some reports
+    contain no status.
     """
 
-    status: int
+    status: int | None
     retry_after_s: float | None = None
 
 

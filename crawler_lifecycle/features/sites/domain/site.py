@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.hosts import domain_of, host_of, is_address
+from crawler_lifecycle.domain.hosts import domain_of, host_of, is_address, is_public_suffix
 
 from .hours import OpenHours
 
@@ -47,6 +47,9 @@ def site_name(text: str, field: str = "site") -> str:
         name = host_of(host, field) if host else host
         if not name or is_address(name):
             raise refusal(field, text, "give a host after *., such as *.blogs.example")
+        if is_public_suffix(name):
+            fix = f"anybody can register a domain below {name}; give a pattern for one of these"
+            raise refusal(field, text, f"{fix}, such as *.shop.{name}")
         return _PATTERN + name
     return host_of(text, field)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from crawler_lifecycle.gateway.api.paging import Choice, Paging, SearchText
 
-from ..ports import SiteBlock, SiteMinute, SiteRobots, SiteRow, SiteRun
+from ..ports import SiteBlock, SiteMinute, SiteProxy, SiteRobots, SiteRow, SiteRun
 from ..store.sites import SiteStore
 
 SiteName = Annotated[str, Path(max_length=300)]
@@ -60,6 +60,8 @@ class Site(SiteRow):
     """The responses of these minutes by status; `error` counts requests without a response."""
     minutes: list[SiteMinute]
     """The last minutes with requests, oldest first; empty for a token of one project."""
+    proxies: list[SiteProxy]
+    """The requests through each proxy in the last 7 days; empty for a token of one project."""
     blocks: list[SiteBlock]
     """The last blocks, newest first."""
     robots: list[SiteRobots]
@@ -92,11 +94,13 @@ class RateChart:
 def site_of(store: SiteStore, row: SiteRow, most: int) -> Site:
     """Return the response about one site, with the figures of the last ``most`` minutes."""
     minutes = store.minutes(row.site, most)
+    proxies = store.proxies(row.site)
     return Site(
         **asdict(row),
         use=use_of(row, minutes),
         statuses=statuses_of(minutes),
         minutes=minutes,
+        proxies=proxies,
         blocks=store.blocks(row.site, limit=BLOCKS),
         robots=store.robots(row.site),
         runs=store.site_runs(row.site),

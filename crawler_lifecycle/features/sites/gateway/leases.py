@@ -7,6 +7,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Path
@@ -31,6 +32,9 @@ SITES_MAX = 100
 WANTED_MAX = LANES_MAX
 #: The maximum number of responses that one call reports for one status.
 COUNT_MAX = 1_000_000
+#: The maximum number of proxies in one report. Crawlers count the others as ``others``.
+PROXIES_MAX = 21
+PROXY_LENGTH_MAX = 255
 #: The maximum number of calls that wait for the database.
 CALLS_MAX = 1000
 #: Seconds for which a call that only renews leases waits for others, because one transaction for
@@ -46,8 +50,15 @@ def _check_status(name: str) -> str:
     return name
 
 
+def _check_proxy(name: str) -> str:
+    if len(name) > PROXY_LENGTH_MAX or re.fullmatch(r"[!-~]+", name) is None or "@" in name:
+        raise ValueError("give a host and a port without a user, such as proxy.example:3128")
+    return name
+
+
 _Status = Annotated[str, AfterValidator(_check_status)]
 _Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+_Proxy = Annotated[str, AfterValidator(_check_proxy)]
 _Host = Annotated[str, Field(min_length=1, max_length=HOST_MAX)]
 
 
@@ -82,6 +93,11 @@ class SiteDemand(StrictBody):
     refused: _Count = Field(
         default=0, description="the number of requests that robots.txt did not allow"
     )
+    proxies: dict[_Proxy, dict[_Status, _Count]] = Field(
+        default_factory=dict,
+        max_length=PROXIES_MAX,
+        description="the part of `statuses` that came through each proxy, such as `proxy:3128`",
+    )
 
     def to_report(self) -> SiteReport:
         block = None
@@ -91,7 +107,8 @@ class SiteDemand(StrictBody):
                 retry_after_s = min(retry_after_s, CLOSED_MAX_S)
             block = Block(self.block.status, retry_after_s)
         statuses = {status: count for status, count in self.statuses.items() if count}
-        return SiteReport(self.wanted, self.kept, block, self.passed, statuses, self.refused)
+        report = SiteReport(self.wanted, self.kept, block, self.passed, statuses, self.refused)
+        return replace(report, proxies=self.proxies)
 
 
 class LeaseDemands(StrictBody):

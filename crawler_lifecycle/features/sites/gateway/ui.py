@@ -183,6 +183,7 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         values["chart"] = rate_chart(minutes, row.rate, values["now"])
         values["use"] = use_of(row, minutes)
         values["statuses"] = statuses_of(minutes)
+        values["proxies"] = store.proxies(row.site)
         values["robots"] = [asdict(found) for found in store.robots(row.site)]
         return answer(request, "site.html", listed=SITE_ROBOTS, **values)
 

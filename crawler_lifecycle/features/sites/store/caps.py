@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, or_, select, update
 
+from crawler_lifecycle.domain.blocked import TaskReport
 from crawler_lifecycle.domain.pools import BATCH, Ticket
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import SITES_MAX
@@ -29,6 +30,7 @@ from ..domain.site import SiteLimits
 from ..domain.slots import turns
 from .calls import SiteCalls
 from .entries import db_now, entries_for, lock_sites
+from .reports import hear_refusals, hear_success
 from .slots import first_tickets, free_of, limits_of, tasks_of
 from .tables import run_site, site, site_ticket
 
@@ -91,20 +93,31 @@ class SiteCap(SiteCalls, Cap):
         unit.conn.execute(delete(site_ticket).where(site_ticket.c.run_id == unit.run_id))
 
     @staticmethod
+    def hear(unit: Unit, refusals: Sequence[TaskReport], success: datetime | None) -> None:
+        """Close sites that refused requests, and open those that answered a task.
+
+        Tasks that lease requests report both by themselves, and earlier.
+        """
+        if success is not None:
+            hear_success(unit, success)
+        hear_refusals(unit, refusals)
+
+    @staticmethod
     def in_line(run_id: ColumnElement[int]) -> ColumnElement[bool]:
         mine = select(site_ticket.c.run_id).where(site_ticket.c.run_id == run_id)
         return exists(mine.correlate(run_history))
 
     def words(self, run_id: int) -> str | None:
-        """Return the phrase about the site for which the run waits.
+        """Return the phrase about the site for which the run waits, or about one that is closed
+        while its tasks execute.
 
         A caller with access to one project gets only runs of this project.
         """
         with self._db.reading() as conn:
-            name = _awaited(conn, run_id)
+            now = datetime.fromtimestamp(db_now(conn), UTC)
+            name = _awaited(conn, run_id) or _closed(conn, run_id, now.timestamp())
             if name is None:
                 return None
-            now = datetime.fromtimestamp(db_now(conn), UTC)
             return site_in_use(_in_use(conn, name, self._clock(), now), now)
 
 
@@ -114,6 +127,21 @@ def _awaited(conn: Connection, run_id: int) -> str | None:
     name = select(site_ticket.c.site).join(run_history, r.run_id == site_ticket.c.run_id)
     mine = name.where(site_ticket.c.run_id == run_id, *seen(run_history))
     return conn.execute(mine).scalar_one_or_none()
+
+
+def _closed(conn: Connection, run_id: int, now: float) -> str | None:
+    """Return a site of the run that is closed now; ``None`` if there is none, or if the run is
+    unknown.
+    """
+    r = run_site.c
+    query = select(site).join(run_site, r.site == site.c.site)
+    query = query.join(run_history, run_history.c.run_id == r.run_id)
+    rows = conn.execute(query.where(r.run_id == run_id, *seen(run_history))).mappings().all()
+    limits = limits_of(conn, rows) if rows else {}
+    shut = [
+        row["site"] for row in rows if limits[row["site"]].opens_at(now, row["closed_until"]) > now
+    ]
+    return min(shut, default=None)
 
 
 def _in_use(conn: Connection, name: str, at: datetime, now: datetime) -> SiteInUse:
@@ -146,6 +174,7 @@ def _in_use(conn: Connection, name: str, at: datetime, now: datetime) -> SiteInU
         closed_until=datetime.fromtimestamp(row["closed_until"], UTC),
         closed_status=row["closed_status"],
         closed_by_run=by_run if by_run in own else None,
+        closed_by=row["closed_by"] if only() is None else None,
     )
 
 

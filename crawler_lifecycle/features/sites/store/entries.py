@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, or_, select, update
+from sqlalchemy import Connection, Insert, func, insert, or_, select, update
 from sqlalchemy.dialects import mysql
 
 from crawler_lifecycle.store.base.bulk import change_in, rows_in
@@ -64,14 +64,12 @@ def lock_sites(conn: Connection, names: Collection[str]) -> dict[str, dict[str, 
     rows = {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, names)}
     missing = sorted(set(names) - rows.keys())
     for name in missing:
-        new = {"site": name, **FRESH}
-        if conn.dialect.name == "sqlite":
-            conn.execute(insert(site).values(new))
-        else:
-            # Another transaction may insert the same row now. Unlike IGNORE, this waits for it with
-            # the lock that the caller needs, so that two callers never wait for each other.
-            both = mysql.insert(site).values(new)
-            conn.execute(both.on_duplicate_key_update(site=site.c.site))
+        new: Insert = insert(site)
+        if conn.dialect.name == "mysql":
+            # Another transaction may insert the same row now. The update then locks it exclusively.
+            # IGNORE would share the lock, and two that share it could not lock it below.
+            new = mysql.insert(site).on_duplicate_key_update(site=name)
+        conn.execute(new.values(site=name, **FRESH))
     return rows | {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, missing)}
 
 

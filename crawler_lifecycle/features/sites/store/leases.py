@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, or_, select, update
 
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.store.base.bulk import change_in, chunks, insert_rows, rows_in
@@ -16,7 +16,7 @@ from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.engine import Database
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 
-from ..domain.closing import Block, SiteState, blocked, passed
+from ..domain.closing import Block, SiteState, passed
 from ..domain.lanes import (
     ASK_RANGE_S,
     LaneLease,
@@ -29,9 +29,10 @@ from ..domain.lanes import (
     timetable_of,
 )
 from ..domain.site import SiteLimits
+from .blocks import close, record_block
 from .entries import FRESH, db_now, entries_for, lock_sites
-from .minutes import count_statuses
-from .tables import run_robots, run_site, site, site_block, site_lease
+from .minutes import added, count_proxies, count_statuses
+from .tables import run_robots, run_site, site, site_lease
 
 #: Seconds for which the limits of a host are cached, and the maximum number of these hosts.
 CACHE_S = 1.0
@@ -60,6 +61,8 @@ class SiteReport:
     """The number of responses by status; ``error`` counts requests without a response."""
     refused: int = 0
     """The number of requests that robots.txt did not allow."""
+    proxies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The part of ``statuses`` that came through each proxy."""
 
     def __add__(self, other: SiteReport) -> SiteReport:
         """Return both reports as one, for two hosts of one site."""
@@ -67,8 +70,10 @@ class SiteReport:
         block = self.block or other.block
         statuses = Counter(self.statuses) + Counter(other.statuses)
         passed = self.passed or other.passed
+        proxies = added((self.proxies, other.proxies))
+        wanted = self.wanted + other.wanted
         refused = self.refused + other.refused
-        return SiteReport(self.wanted + other.wanted, kept, block, passed, statuses, refused)
+        return SiteReport(wanted, kept, block, passed, statuses, refused, proxies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +253,11 @@ class _Batch:
             for name in known | locked.keys()
         }
         count_statuses(conn, counted, now)
+        proxies = {
+            name: [report.proxies for report in self._asked[name].values() if report.proxies]
+            for name in counted
+        }
+        count_proxies(conn, proxies, now)
         answers = {
             name: self._answer_shared(locked[name], now)
             if name in locked
@@ -379,41 +389,18 @@ class _Batch:
                 continue
             closed_until = 0.0
             if until > now - REPORT_S or (name, run_id) in self._own:
-                closures = state.closures
-                state = blocked(state, report.block, self._limits[name], now)
+                limits = self._limits[name]
+                state, closed_by = close(state, report.block, limits, now, run_id)
+                changes |= closed_by
                 closed_until = state.closed_until
-                if state.closures > closures:
-                    status = report.block.status
-                    changes = {"closed_by_run": run_id, "closed_by": None, "closed_status": status}
             self._record_block(name, holder, report.block, now, closed_until)
         return {**changes, "closed_until": state.closed_until, "closures": state.closures}
 
     def _record_block(
         self, name: str, holder: str, block: Block, now: float, closed_until: float
     ) -> None:
-        """Record a refused request. A run that repeats the same report adds no row for a minute."""
         call = self._calls[holder]
-        last = select(site_block).where(site_block.c.site == name)
-        last = last.order_by(site_block.c.block_id.desc()).limit(1)
-        before = self._conn.execute(last).mappings().one_or_none()
-        if (
-            before is not None
-            and before["run_id"] == call.run_id
-            and before["at"] > now - REPORT_S
-            and closed_until - before["closed_until"] < 1.0
-        ):
-            return
-        self._conn.execute(
-            insert(site_block).values(
-                site=name,
-                at=now,
-                run_id=call.run_id,
-                task_index=call.index,
-                status=block.status,
-                retry_after_s=block.retry_after_s,
-                closed_until=closed_until,
-            )
-        )
+        record_block(self._conn, name, (call.run_id, call.index), block, now, closed_until)
 
     def _keep_leases(
         self, name: str, before: Sequence[LaneLease], after: Sequence[LaneLease], now: float

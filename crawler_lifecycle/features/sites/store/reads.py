@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Select, func, or_, select
 
+from crawler_lifecycle.domain.bounds import DAY_S
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.ports.runs import RunRobots
 from crawler_lifecycle.store.base.bulk import rows_in
@@ -20,7 +21,7 @@ from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.tables import run_history
 
 from ..domain.site import SiteLimits, candidates
-from ..ports import SiteBlock, SiteMinute, SiteRobots, SiteRow, SiteRun, SiteState
+from ..ports import SiteBlock, SiteMinute, SiteProxy, SiteRobots, SiteRow, SiteRun, SiteState
 from .entries import db_now
 from .slots import limits_of, tasks_of
 from .tables import (
@@ -28,6 +29,7 @@ from .tables import (
     run_site,
     site,
     site_block,
+    site_day,
     site_lease,
     site_minute,
     site_robots,
@@ -46,6 +48,8 @@ RUNS_MAX = 100
 #: The maximum number of origins of a site, and of hosts of a run, whose robots.txt is listed.
 ROBOTS_MAX = 100
 MINUTES_A_DAY = 24 * 60
+#: The number of days for which the figures of proxies are shown.
+PROXY_DAYS = 7
 
 #: The maximum number of waiting runs of a site that are counted.
 WAITING_MAX = 1_000
@@ -117,6 +121,25 @@ class SiteReader(StorePart):
             SiteMinute(_time(60.0 * minute), requests, statuses)
             for minute, requests, statuses in rows
         ]
+
+    def proxies(self, name: str) -> list[SiteProxy]:
+        """Return the requests of the last ``PROXY_DAYS`` through each proxy, the newest day first,
+        and the most used proxy of a day first; none for a caller with one project.
+        """
+        if only() is not None:
+            return []
+        d = site_day.c
+        with self._db.reading() as conn:
+            since = int(db_now(conn) // DAY_S) - PROXY_DAYS
+            query = select(d.day, d.proxies).where(d.site == name, d.day > since)
+            days = conn.execute(query.order_by(d.day.desc())).all()
+        found = []
+        for day, proxies in days:
+            sums = {proxy: sum(statuses.values()) for proxy, statuses in proxies.items()}
+            at = _time(day * DAY_S).date()
+            for proxy in sorted(sums, key=lambda proxy: -sums[proxy]):
+                found.append(SiteProxy(at, proxy, sums[proxy], proxies[proxy]))
+        return found
 
     def blocks(self, name: str, before_id: int | None = None, limit: int = 50) -> list[SiteBlock]:
         """Return what closed and opened a site, newest first.

@@ -15,7 +15,7 @@ from crawler_lifecycle.store.base.rows import Row
 from ..domain.site import DEFAULT, SiteLimits, check_sites, site_of
 from .entries import db_now, entries_for, lock_sites, update_delays
 from .reads import SiteReader
-from .tables import site, site_block, site_minute, site_robots
+from .tables import site, site_block, site_day, site_minute, site_report, site_robots
 
 _s = site.c
 SETTINGS = "settings"
@@ -129,7 +129,9 @@ class SiteStore(SiteReader):
         with self._db.reading() as conn:
             now = db_now(conn)
         self._remove_before(site_minute.c.minute, (now - MINUTES_KEPT_S) / 60, 10)
+        self._remove_before(site_day.c.day, (now - BLOCKS_KEPT_S) / DAY_S, 1)
         self._remove_before(site_block.c.at, now - BLOCKS_KEPT_S, DAY_S)
+        self._remove_before(site_report.c.at, now - BLOCKS_KEPT_S, DAY_S)
         while self._forget_robots(now - BLOCKS_KEPT_S):
             pass
 

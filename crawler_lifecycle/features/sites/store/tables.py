@@ -98,6 +98,28 @@ site_minute = new_table(
     Index(None, "minute"),
 )
 
+site_day = new_table(
+    "site_day",
+    # What tasks reported in one day, which counts from 1970, about requests through proxies.
+    Column("site", _NAME, primary_key=True),
+    given_key("day", Integer),
+    # The number of responses by status, by proxy.
+    required("proxies", Json),
+    Index(None, "day"),
+)
+
+site_report = new_table(
+    "site_report",
+    # The refused requests in the statistics of a task, which each poll reads again. Those in marks
+    # have already closed their sites.
+    owner_key("run_history.run_id"),
+    given_key("task_index", Integer),
+    # The first 16 hexadecimal digits of the hash of each report, separated by spaces.
+    required("marks", String(400)),
+    required("at", _TIME),
+    Index(None, "at"),
+)
+
 site_block = new_table(
     "site_block",
     # A refused request that closed a site, or a person who closed or opened it.

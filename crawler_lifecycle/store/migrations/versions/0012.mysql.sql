@@ -39,6 +39,16 @@ CREATE INDEX ix_site_block_at ON site_block (at);
 
 CREATE INDEX ix_site_block_site_block_id ON site_block (site, block_id);
 
+CREATE TABLE IF NOT EXISTS site_day (
+	site VARCHAR(255) NOT NULL,
+	day INTEGER NOT NULL,
+	proxies JSON NOT NULL,
+	PRIMARY KEY (site, day),
+	CONSTRAINT ck_site_day_json CHECK (json_type(proxies) = 'OBJECT')
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE INDEX ix_site_day_day ON site_day (day);
+
 CREATE TABLE IF NOT EXISTS site_lease (
 	site VARCHAR(255) NOT NULL,
 	lane INTEGER NOT NULL,
@@ -99,6 +109,17 @@ CREATE TABLE IF NOT EXISTS run_site (
 	PRIMARY KEY (run_id, host),
 	FOREIGN KEY(run_id) REFERENCES run_history (run_id)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS site_report (
+	run_id BIGINT NOT NULL,
+	task_index INTEGER NOT NULL,
+	marks VARCHAR(400) NOT NULL,
+	at FLOAT(53) NOT NULL,
+	PRIMARY KEY (run_id, task_index),
+	FOREIGN KEY(run_id) REFERENCES run_history (run_id)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE INDEX ix_site_report_at ON site_report (at);
 
 CREATE TABLE IF NOT EXISTS site_ticket (
 	run_id BIGINT NOT NULL,

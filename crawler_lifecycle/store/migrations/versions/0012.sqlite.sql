@@ -40,6 +40,17 @@ CREATE INDEX ix_site_block_at ON site_block (at);
 
 CREATE INDEX ix_site_block_site_block_id ON site_block (site, block_id);
 
+CREATE TABLE IF NOT EXISTS site_day (
+	site VARCHAR(255) NOT NULL,
+	day INTEGER NOT NULL,
+	proxies JSON NOT NULL,
+	PRIMARY KEY (site, day),
+	CONSTRAINT ck_site_day_json CHECK (json_type(proxies) = 'object'),
+	CONSTRAINT ck_site_day_types CHECK (typeof(site) = 'text' AND typeof(day) = 'integer')
+);
+
+CREATE INDEX ix_site_day_day ON site_day (day);
+
 CREATE TABLE IF NOT EXISTS site_lease (
 	site VARCHAR(255) NOT NULL,
 	lane INTEGER NOT NULL,
@@ -105,6 +116,18 @@ CREATE TABLE IF NOT EXISTS run_site (
 	FOREIGN KEY(run_id) REFERENCES run_history (run_id),
 	CONSTRAINT ck_run_site_types CHECK (typeof(run_id) = 'integer' AND typeof(host) = 'text' AND typeof(site) = 'text')
 );
+
+CREATE TABLE IF NOT EXISTS site_report (
+	run_id INTEGER NOT NULL,
+	task_index INTEGER NOT NULL,
+	marks VARCHAR(400) NOT NULL,
+	at FLOAT NOT NULL,
+	PRIMARY KEY (run_id, task_index),
+	FOREIGN KEY(run_id) REFERENCES run_history (run_id),
+	CONSTRAINT ck_site_report_types CHECK (typeof(run_id) = 'integer' AND typeof(task_index) = 'integer' AND typeof(marks) = 'text' AND typeof(at) = 'real')
+);
+
+CREATE INDEX ix_site_report_at ON site_report (at);
 
 CREATE TABLE IF NOT EXISTS site_ticket (
 	run_id INTEGER NOT NULL,

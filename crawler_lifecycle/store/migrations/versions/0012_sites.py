@@ -13,7 +13,7 @@ depends_on = None
 
 #: An older build records no sites for its runs, so their tasks do not count.
 WORKS_FROM = "0001"
-FINGERPRINT = "4ee2ecbf2d57b68a"
+FINGERPRINT = "3b4a1b02b0d26deb"
 
 
 def upgrade() -> None:
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("run_robots", "site_robots", "site_block", "site_minute", "site_lease"):
+    for table in ("run_robots", "site_robots", "site_block", "site_report", "site_day"):
         op.drop_table(table)
-    for table in ("site_ticket", "run_site", "site"):
+    for table in ("site_minute", "site_lease", "site_ticket", "run_site", "site"):
         op.drop_table(table)

@@ -72,7 +72,7 @@ def test_what_is_whole_is_read_wherever_it_is_cut() -> None:
         for name, value in flat(read_summary(text[: contract.SHORT_MAX])).items()
         if value is not None
     }
-    assert decided == flat(read_summary(text)).keys() - {"message", "fields"}
+    assert decided == flat(read_summary(text)).keys() - {"message", "blocked", "fields"}
 
 
 @given(

@@ -20,6 +20,8 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.clusters.kubernetes.polls import details
+from crawler_lifecycle.clusters.kubernetes.polls.termination_message import read_summary
+from crawler_lifecycle.domain.blocked import BlockReport
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.clusters.kubernetes.polls.harness import RUN, Harness
@@ -412,6 +414,15 @@ def test_logs_of_at_most_fifty_in_turn(harness: Harness, monkeypatch: pytest.Mon
         assert len(seen) == 2
         counted |= set(seen)
     assert counted == set(range(5)), "three turns of two go round"
+
+
+def test_refused_requests_are_in_the_log_and_in_the_summary(harness: Harness) -> None:
+    harness.deploy(1)
+    blocked = b'{"host": "shop.example", "status": 429}, {"status": 429}, 7'
+    harness.server.pod_prints(harness.name(0), b'{"crawl_progress": {"blocked": [%b]}}\n' % blocked)
+    assert harness.poll().observations[0].blocked == (BlockReport("shop.example", 429),)
+    message = b'{"runner": "1", "exit": 1, "blocked": [%b], "message": "cut' % blocked
+    assert read_summary(message.decode()).progress.blocked == (BlockReport("shop.example", 429),)
 
 
 @pytest.mark.parametrize("fault", [Answer(500), Answer(400), Silence(30), Reset()], ids=repr)

@@ -1,0 +1,59 @@
+"""Refused requests: how they close a site, and their record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from ..domain.closing import Block, SiteState, blocked
+from ..domain.site import SiteLimits
+from .tables import site_block
+
+#: Seconds in which a run that repeats a report adds no row.
+REPEATED_S = 60.0
+
+
+def close(
+    state: SiteState, block: Block, limits: SiteLimits, now: float, run_id: int
+) -> tuple[SiteState, dict[str, Any]]:
+    """Return the state after a refused request of a run, and the columns that say who closed the
+    site, if they change.
+    """
+    after = blocked(state, block, limits, now)
+    if after.closures == state.closures:
+        return after, {}
+    by = {"closed_by_run": run_id, "closed_by": None, "closed_status": block.status}
+    return after, by
+
+
+def record_block(
+    conn: Connection, name: str, task: tuple[int, int], block: Block, now: float, until: float
+) -> None:
+    """Record a refused request of a task, which has the number of its run and its index.
+
+    ``until`` is the time until which the site is closed after it; 0 if the task could not close it.
+    A run that repeats the same report adds no row for a minute.
+    """
+    run_id, index = task
+    last = select(site_block).where(site_block.c.site == name)
+    last = last.order_by(site_block.c.block_id.desc()).limit(1)
+    before = conn.execute(last).mappings().one_or_none()
+    if (
+        before is not None
+        and before["run_id"] == run_id
+        and before["at"] > now - REPEATED_S
+        and until - before["closed_until"] < 1.0
+    ):
+        return
+    conn.execute(
+        insert(site_block).values(
+            site=name,
+            at=now,
+            run_id=run_id,
+            task_index=index,
+            status=block.status,
+            retry_after_s=block.retry_after_s,
+            closed_until=until,
+        )
+    )
