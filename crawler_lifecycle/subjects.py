@@ -422,6 +422,32 @@ def _among(name: str) -> Read:
     )
 
 
+#: The number of digits of a digest or commit that is shown.
+_DIGITS = 12
+
+
+def _code_parts(code: Document) -> list[Any]:
+    digits = str(code.get("digest") or "").removeprefix("sha256:")
+    commit = code.get("commit")
+    return [
+        code.get("version"),
+        Link(digits[:_DIGITS], f"/runs?code={digits}") if digits else None,
+        Note(f"commit {commit[:_DIGITS]}") if commit else None,
+        Note(code["note"]) if code.get("note") else None,
+    ]
+
+
+def code_of_task(row: Document) -> Cell:
+    """Return the code of a task, with a link to all runs of the same code."""
+    return CellLine(_code_parts(row["code"])) if row.get("code") else None
+
+
+def codes_of_run(row: Document) -> Cell:
+    """Return the codes of a run, with links to all runs of the same codes."""
+    found = [part for code in row.get("codes") or () for part in _code_parts(code)]
+    return CellLine(found) if found else None
+
+
 RUN = Subject(
     "run",
     "run_id",
@@ -445,6 +471,7 @@ RUN = Subject(
         _wide("Took", lambda row: Took(row.get("started_at"), row.get("ended_at"))),
         _wide("Tags", words("tags")),
         _wide("By", of("requested_by")),
+        _wide("Code", codes_of_run),
         _wide("Project", project),
         _wide("Workflow", first("workflow_id", "owner_workflow_id")),
         _drawn("Why", first("blocked", "cause", "waiting_for")),
@@ -453,6 +480,7 @@ RUN = Subject(
         ("project", project),
         ("pool", lambda row: None if row.get("pool") == DEFAULT else _among("pool")(row)),
         ("flow", _among("flow_id")),
+        ("code", codes_of_run),
         ("request id", of("request_id")),
         ("uid", of("run_uid")),
     ),

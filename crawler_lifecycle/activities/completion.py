@@ -225,7 +225,9 @@ class CompletionActivities:
                 }
                 ended = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
                 told = {} if ended is None else ended.body
-                manifest |= {name: told.get(name) for name in ("status", "outcome", "ended_by")}
+                manifest |= {
+                    name: told.get(name) for name in ("status", "outcome", "ended_by", "codes")
+                }
                 robots = self.robots_of_run(fence.run_id, ROBOTS_MAX)
                 if robots:
                     manifest["robots"] = [asdict(found) for found in robots]

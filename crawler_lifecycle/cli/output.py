@@ -17,11 +17,13 @@ from typing import Any
 from crawler_lifecycle.subjects import (
     At,
     Cell,
+    CellLine,
     Column,
     Count,
     Document,
     Lag,
     Link,
+    Note,
     Took,
     Word,
     total_words,
@@ -148,8 +150,10 @@ def written(cell: Cell) -> str:
             return milliseconds(ms)
         case Count(known):
             return number(known)
-        case Word(text) | Link(text):
+        case Word(text) | Link(text) | Note(text):
             return clean(text) or "-"
+        case CellLine(parts):
+            return " ".join(written(part) for part in parts if part) or "-"
         case Mapping() | list() | tuple():
             return as_json(cell, indent=None) if cell else "-"
     return clean(cell) or "-"

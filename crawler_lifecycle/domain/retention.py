@@ -85,6 +85,7 @@ NEVER: Mapping[str, str] = {
     "correction": "a permanent record: it is never changed or removed",
     "cancellation_log": "a permanent record: it is never changed or removed",
     "run_tag": "filters of lists need it",
+    "run_code": "the record of which code a run executed",
     "run_word": "searches need it",
     "history_property": "the record of attempts, with notes about removed data",
     "task_addition": "a resume needs it to count tasks",

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from .blocked import BlockReport
 from .clocks import surely_before
+from .code import Code
 from .coverage import Coverage
 from .ended_by import EndedBy
 from .ends import BANNED, DISK_FULL, FINAL, FINISHED, PLAIN, RUNNER, SUCCESSES, Reading
@@ -185,6 +186,8 @@ class Observation:
     reports these fields.
     """
     end: End | None = None
+    code: Code | None = None
+    """The code that the task executes, as far as this poll can know it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.quick import quick_dataclass
@@ -135,6 +136,9 @@ class RunRow:
     ``None`` if the average is unknown, and for a resumed run, whose counters belong to several
     attempts. Each row of a task has its own average.
     """
+    codes: Sequence[Code] = ()
+    """The different codes of the run's tasks. Only a run that was read by its number, or for a
+    list, has them."""
 
     @property
     def ref(self) -> RunRef:
@@ -255,6 +259,7 @@ class TaskRow:
     """The average from the task's start to its end or, before the end, to ``last_progress_at``.
     ``None`` if unknown.
     """
+    code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)

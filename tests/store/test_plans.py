@@ -75,9 +75,11 @@ from tests.contracts.store.test_overdue import executing
 from tests.store.plans import Plans
 from tests.support.databases import make_tables, wait_patiently
 from tests.support.filling import (
+    COMMON_CODE,
     COMMON_TAG,
     FILLED_FROM,
     POOLS,
+    RARE_CODE,
     RARE_TAG,
     analyze,
     fill_access,
@@ -1210,6 +1212,10 @@ FILTERS: list[dict[str, Any]] = [
     {"tags": [COMMON_TAG], "crawler": "crawler-7"},
     {"tags": [COMMON_TAG], "status": ["COMPLETED"]},
     {"tags": [COMMON_TAG, RARE_TAG]},
+    {"code": RARE_CODE},
+    {"code": COMMON_CODE},
+    {"code": COMMON_CODE, "status": ["FAILED"]},
+    {"code": COMMON_CODE, "crawler": "crawler-7", "tags": [COMMON_TAG]},
     {"tags": [RARE_TAG, "nobody"], "status": ["FAILED"]},
     {"parent": "manager/0"},
     {"parent": "manager/0", "status": ["FAILED"]},

@@ -157,6 +157,9 @@ FROZEN = {
     "0012.mysql.sql": "8dc031a15b59b8f8",
     "0012.sqlite.sql": "fde6c34ceb5e2c45",
     "0012_sites.py": "0ffe24d9fa3e82ca",
+    "0013.mysql.sql": "965fdb1c3a8eda5e",
+    "0013.sqlite.sql": "09e2999f1c4a4782",
+    "0013_codes.py": "2fdc2aba7b149f8a",
 }
 
 

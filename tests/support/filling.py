@@ -29,6 +29,8 @@ NAMES = 10
 """Names of managers, and of graphs."""
 RARE_TAG = "rare"
 COMMON_TAG = "nightly"
+RARE_CODE = "sha256:" + "1" * 64
+COMMON_CODE = "sha256:" + "2" * 64
 
 _DIGITS = " UNION ALL ".join(f"SELECT {n} AS d" for n in range(10))
 
@@ -156,6 +158,15 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
             "run_id": f"n + {first}",
         },
         f"{_numbers(count)} AS numbers WHERE n % 2 = 1",
+    )
+    _insert(
+        connection,
+        "run_code",
+        {
+            "code_digest": f"CASE WHEN n % 1000 = 9 THEN '{RARE_CODE}' ELSE '{COMMON_CODE}' END",
+            "run_id": f"n + {first}",
+        },
+        f"{_numbers(count)} AS numbers",
     )
     return first
 

@@ -4,7 +4,18 @@ exports, deliveries.
 
 from __future__ import annotations
 
-from crawler_lifecycle.subjects import Column, Lag, Took, at, count, first, of, pace, plain
+from crawler_lifecycle.subjects import (
+    Column,
+    Lag,
+    Took,
+    at,
+    code_of_task,
+    count,
+    first,
+    of,
+    pace,
+    plain,
+)
 
 from .texts import arguments, exit_of
 
@@ -25,6 +36,7 @@ TASKS = (
     Column("Why", first("cause", "reason")),
     Column("Node", of("node"), wide=True),
     Column("On cluster", of("cluster_name"), wide=True),
+    Column("Code", code_of_task, wide=True),
     Column("Peak bytes", count("peak_memory"), right=True, wide=True),
     Column("Resumed", of("resume_note"), wide=True),
     Column("Not retried", of("retry_note"), wide=True),

@@ -67,6 +67,7 @@ def list_runs(
     outcome: str | None = None,
     ended_by: EndedBy | None = None,
     tag: list[str] | None = None,
+    code: str | None = None,
     pool: str | None = None,
     flow: str | None = None,
     parent: str | None = None,
@@ -97,6 +98,8 @@ def list_runs(
         who ended the run
     tag
         only runs with this tag; repeat it for several tags
+    code
+        only runs with a task of this code: the first 6 or more digits of its digest
     pool
         only runs of this pool
     flow
@@ -122,6 +125,7 @@ def list_runs(
         "outcome": outcome,
         "ended_by": ended_by,
         "tag": tag,
+        "code": code,
         "pool": pool,
         "flow_id": flow,
         "parent": parent,

@@ -35,6 +35,10 @@ SPEC_HASH = f"{DOMAIN}/spec-hash"
 #: missing summary means that the runner died.
 RUNNER = f"{DOMAIN}/runner"
 
+#: Annotations on a Job and its pod: the version and the commit in the catalogue entry.
+VERSION = f"{DOMAIN}/version"
+COMMIT = f"{DOMAIN}/commit"
+
 #: Annotation on the Job: the main fields of the run's row, in case the database loses it
 #: (``domain.adoption``).
 RECORD = f"{DOMAIN}/record"
@@ -54,6 +58,8 @@ QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 #: The labels that polls read. The first ones usually have the same values in all objects of a run.
 OF_RUN = (MANAGED_BY, RUN, RUN_UID, ATTEMPT)
 READ = (*OF_RUN, TASK, TASK_ID, SETTLED, QUEUE, QUEUE_PRIORITY)
+#: The annotations that polls read.
+ANNOTATIONS_READ = (RUNNER, TASK_ID, VERSION, COMMIT)
 
 #: The name of the crawler's container in the pod.
 CONTAINER = "crawler"

@@ -58,6 +58,8 @@ PASSED_ON = (
 #: The file for the messages of the supervisor itself.
 SUPERVISOR_LOG = "supervisor.log"
 LAUNCH_SECONDS = 30.0
+#: The folder with the digests of the files of all projects.
+CODES = "codes"
 #: Seconds for which a mark without a supervisor counts as a deployment in progress. After this
 #: time, the deployment is considered dead.
 STALE_MARK_SECONDS = 60.0
@@ -324,6 +326,9 @@ class Launcher:
             "name": name,
             "argv": argv,
             "cwd": str(cwd),
+            "project": None if crawler.project is None else str(cwd),
+            "code": {"version": crawler.version, "commit": crawler.commit},
+            "codes_dir": str(self.state / CODES),
             "env": dict(crawler.env),
             "contract": contract,
             "record": dict(deployment.record),

@@ -14,6 +14,7 @@ from crawler_lifecycle.clusters.local.folders.limits import KILLED, failed_at_li
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.task import End, Observation, Phase, told_exit
 
@@ -50,6 +51,7 @@ class Reading:
     def _named(self, seen: Observation) -> Observation:
         """Add the name, the uid, whether the task resumed, and the problems of ignored files."""
         started = seen.started_at is not None
+        record = (self._folder.read(files.PROCESS) or self._beside()) if started else {}
         final = seen.end is not None
         resumed, note = self._resumption(final=final) if started else (None, None)
         uid = self._folder.uid()
@@ -63,6 +65,7 @@ class Reading:
             reason=reason,
             resumed=resumed,
             resume_note=note,
+            code=Code.of(record.get("code")),
         )
 
     def _within_folder(self) -> Observation:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 
 from crawler_lifecycle.clusters.local.folders.limits import KILLED, KernelLimits, failed_at_limit
+from crawler_lifecycle.clusters.local.folders.project import NoDigest, ProjectFolder, commit_of
 from crawler_lifecycle.clusters.local.processes.identity import (
     Identity,
     Stat,
@@ -218,6 +219,7 @@ class Supervisor:
         gate_out, gate_in = os.pipe()
         fail_out, fail_in = os.pipe()
         environment = self._environment()
+        code = self._code()
         self._kernel.prepare(self._limit)
         pid = os.fork()
         if pid == 0:
@@ -230,6 +232,7 @@ class Supervisor:
         opened = False
         try:
             record = {**child._asdict(), "group": pid, "started_at": moment(self._started)}
+            record["code"] = code
             files.replace(self._home, files.PROCESS, record)
             self._report_beside(record)
             self._kernel.admit(pid)
@@ -245,6 +248,23 @@ class Supervisor:
         if failure:
             raise _Unstartable(failure)
         return pid if opened else None
+
+    def _code(self) -> files.Record:
+        """Return the code that is about to execute, as ``domain.code.Code.of`` reads it.
+
+        Never raises, because a crawler without a known code must also execute.
+        """
+        named = self._spec.get("code")
+        code: files.Record = dict(named) if isinstance(named, dict) else {}
+        project = self._spec.get("project")
+        if not isinstance(project, str):
+            return {**code, "note": "the catalogue entry names no project folder"}
+        code["commit"] = code.get("commit") or commit_of(project)
+        try:
+            code["digest"] = ProjectFolder(project, str(self._spec.get("codes_dir"))).digest()
+        except NoDigest as why:
+            code["note"] = str(why)
+        return code
 
     def _environment(self) -> dict[str, str]:
         """Return the crawler's environment, in which the catalogue's variables override ours, and

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import check_name, refusal
+from crawler_lifecycle.domain.code import check_names
 from crawler_lifecycle.domain.coverage import ExpectedCoverage, OnViolation
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -56,6 +57,10 @@ class CrawlerDefinition:
     spider: str | None = None
     command: list[str] = field(default_factory=list)
     image: str | None = None
+    version: str | None = None
+    """The name that the author gives to this state of the code."""
+    commit: str | None = None
+    """The git commit of the code, for images. Project folders have it in their ``.git``."""
     args: dict[str, Argument] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     allow_settings: list[str] = field(default_factory=list)
@@ -108,6 +113,7 @@ class CrawlerDefinition:
         if self.stop_signal not in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
             fix = "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
             raise InvalidRequest(f"stop_signal: {self.stop_signal!r} is not allowed; {fix}")
+        check_names(self.version, self.commit)
         if not self.kubernetes.runner:
             self._check_without_runner()
         for key in (*self.env, *self.secrets):

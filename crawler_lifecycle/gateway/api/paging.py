@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
+from crawler_lifecycle.domain.code import full_prefix
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.log_search import TEXT_MAX, LineLevel, LogQuery
@@ -145,6 +146,7 @@ class RunFilters(SearchParameters):
     tag: Annotated[list[str], Field(default_factory=list, max_length=10)]
     created_from: Moment | None = None
     created_until: Moment | None = None
+    code: str | None = None
     waits: Wait | None = None
     attention: bool = False
 
@@ -152,6 +154,8 @@ class RunFilters(SearchParameters):
         """Raise ``InvalidRequest`` for an empty time span, and for filters that no run can match
         together.
         """
+        if self.code is not None:
+            full_prefix(self.code)
         if (
             self.attention
             and self.status

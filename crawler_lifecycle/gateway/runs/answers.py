@@ -16,6 +16,7 @@ from crawler_lifecycle.activities.run_files import RunFile
 from crawler_lifecycle.domain.audits.audit import AuditReport, ReportedFinding, UnknownDecision
 from crawler_lifecycle.domain.audits.overdue import OverduePolls, overdue_before, overdue_words
 from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import RowUnreadable
@@ -216,6 +217,8 @@ class Run(OfRow):
     multi: bool
     requested_by: str | None
     tags: list[str]
+    codes: list[Code]
+    """The different codes that its tasks executed, so far as they are known."""
     flow_id: str | None
     parent: str | None
     stop: Stop | None

@@ -42,6 +42,7 @@ from crawler_lifecycle.store.base.outbox import facts, outbox_event
 from crawler_lifecycle.store.base.rows import Fault, unreadable
 
 from .caps import leave_lines
+from .codes import codes_of_runs
 from .live_counters import count_sums
 from .moves import OF_END, forget_staged
 from .rows import run_row
@@ -316,11 +317,13 @@ def _tasks_made(unit: Unit) -> int:
 def _ended_body(unit: Unit, counts: TaskCounts, attention: str | None) -> dict[str, object]:
     """Return the body of the event ``run.ended``, which has the facts that data pipelines need."""
     names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status")
+    codes = codes_of_runs(unit.conn, [unit.run_id]).get(unit.run_id, ())
     return {
         **facts(unit.run, *names, *OF_END),
         "attention": attention,
         "tasks": counts.positive(),
         **facts(unit.run, "pages", "items", "errors", "started_at", "ended_at"),
+        "codes": list(map(asdict, codes)),
         "supporting_files": archive_key(unit.ref, unit.attempt),
     }
 

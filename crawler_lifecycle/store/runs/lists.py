@@ -28,6 +28,7 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Select,
+    Table,
     and_,
     case,
     exists,
@@ -47,7 +48,7 @@ from crawler_lifecycle.store.base.search import in_statuses, newest
 
 from .caps import caps
 from .rows import run_row, tag_key
-from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
+from .tables import LIVE_RUNS, pool_ticket, run_code, run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
 """The maximum difference between the clocks of two hosts with which a filter by time still finds
@@ -101,6 +102,7 @@ class RunQuery(TypedDict, total=False):
     created_until: datetime | None
     waits: str | None
     attention: bool
+    code: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class RunFilters:
     or it completed with less than expected. In addition, no later run of the same work or schedule
     succeeded.
     """
+    digest: str | None = None
+    """Only runs with a task whose code has this digest."""
 
 
 def good_runs(runs: FromClause) -> ColumnElement[bool]:
@@ -181,7 +185,7 @@ def page_of(
     # A flow or a parent belongs to one project, and the index of flows or parents finds fewer runs
     # than the index of projects.
     of_project = seen(
-        run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags
+        run_history, leads=not ({"flow_id", "parent"} & filters.equal.keys() or _labels(filters))
     )
     conditions = [*of_project, *(r[name] == value for name, value in filters.equal.items()), *times]
     if filters.waits is not None:
@@ -203,27 +207,35 @@ def page_of(
 def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:
     r = run_history.c
     query = select(r.run_id).order_by(r.run_id.desc())
-    if filters.tags:
-        # The index of the first tag returns runs in the order of their ids. Further tags are looked
-        # up for each run.
-        first, *others = dict.fromkeys(map(tag_key, filters.tags))
-        tagged = run_tag.c
+    labels = _labels(filters)
+    if labels:
+        # The index of the first label returns runs in the order of their ids. Further labels are
+        # looked up for each run.
+        (leading, name, value), *others = labels
+        first = leading.c
         query = (
-            select(tagged.run_id)
-            .join(run_history, r.run_id == tagged.run_id)
-            .order_by(tagged.run_id.desc())
+            select(first.run_id)
+            .join(run_history, r.run_id == first.run_id)
+            .order_by(first.run_id.desc())
         )
-        query = query.where(tagged.tag == first, *seen(run_tag, leads=True))
-        for tag in others:
-            other = run_tag.alias()
-            query = query.join(other, and_(other.c.run_id == tagged.run_id, other.c.tag == tag))
+        query = query.where(first[name] == value, *seen(leading, leads=True))
+        for table, column, also in others:
+            other = table.alias()
+            query = query.join(other, and_(other.c.run_id == first.run_id, other.c[column] == also))
         if filters.before_run_id is not None:
-            query = query.where(tagged.run_id < filters.before_run_id)
+            query = query.where(first.run_id < filters.before_run_id)
     # The index of the time is not needed, because the range of ids replaces the time range.
     indexes = _OTHER_ORDER if filters.statuses or filters.attention else _OTHER_ORDER + _OF_STATUS
     ignored = ", ".join(f"ix_run_history_{name}" for name in indexes)
     query = query.with_hint(run_history, f"IGNORE INDEX ({ignored})", "mysql")
     return query.where(*conditions).limit(limit)
+
+
+def _labels(filters: RunFilters) -> list[tuple[Table, str, str]]:
+    """Return the tables and columns that must have a row with a value for each matching run."""
+    tags = dict.fromkeys(map(tag_key, filters.tags))
+    code = [] if filters.digest is None else [(run_code, "code_digest", filters.digest)]
+    return [*code, *((run_tag, "tag", tag) for tag in tags)]
 
 
 def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:

@@ -38,6 +38,7 @@ from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.notes import UPGRADE, process_note
 
 from .caps import hear_reports
+from .codes import CODE, code_after, record_codes
 from .live_counters import COUNTERS, count_sums, grown, moved
 from .moves import Move, apply_staged, forget_staged, stage_moves, update_tasks
 from .rows import counters_of, dump_details, dump_finding, evidence, load_finding, task_state
@@ -89,6 +90,7 @@ _OBSERVED_ALL = (
     "fields",
     "resumed",
     "resume_note",
+    *CODE,
 )
 
 
@@ -384,6 +386,7 @@ def _write(
     stage_moves(unit, {*forgotten, *staged}, moves)
     news = [row for task, o in seen if (row := _observed(task, o, unit)) is not None]
     update_tasks(unit, news, replace=_OBSERVED_ALL)
+    record_codes(unit, tasks.values(), news)
     sums = count_sums(unit)
     progress = moved(unit.run, sums)
     if not complete:
@@ -541,6 +544,7 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
         "fields": task["fields"] if seen.fields is None else asdict(seen.fields),
         "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
         "resume_note": seen.resume_note or task["resume_note"],
+        **code_after(task, seen.code),
     }
     return (
         None

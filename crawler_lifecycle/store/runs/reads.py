@@ -32,6 +32,7 @@ from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.search import Reach, counted, distinct
 from crawler_lifecycle.store.base.unit import StorePart
 
+from .codes import digest_of, with_codes
 from .counts import BRIEF, RunCounts, brief_run
 from .lists import (
     ATTENTION,
@@ -71,16 +72,16 @@ class RunReader(RunCounts, RunPart):
         # No row has such a number, and SQLite's driver does not accept larger numbers.
         if not 0 < run_id <= ID_MAX:
             return None
-        rows = self._rows(
-            select(run_history).where(run_history.c.run_id == run_id, *seen(run_history))
-        )
-        return whole_run(rows[0]) if rows else None
+        return self._one(run_history.c.run_id == run_id)
 
     def find_run(self, request_id: str) -> RunRow | None:
-        rows = self._rows(
-            select(run_history).where(run_history.c.request_id == request_id, *seen(run_history))
-        )
-        return whole_run(rows[0]) if rows else None
+        return self._one(run_history.c.request_id == request_id)
+
+    def _one(self, here: ColumnElement[bool]) -> RunRow | None:
+        query = select(run_history).where(here, *seen(run_history))
+        with self._db.reading() as conn:
+            row = conn.execute(query).mappings().one_or_none()
+            return None if row is None else with_codes(conn, [whole_run(row)])[0]
 
     def request_of(self, run_id: int) -> RunRequest:
         """Return the stored request of a run for the run's own workflow, omitting the task list.
@@ -97,9 +98,10 @@ class RunReader(RunCounts, RunPart):
         self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[RunQuery]
     ) -> list[RunRow]:
         """Return runs of the caller's project that meet all given filters, newest first."""
-        filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
-            return [run_row(row) for row in newest_runs(conn, filters, limit)]
+            filters = self._filters(conn, before_run_id, **wanted)
+            rows = newest_runs(conn, filters, limit)
+            return with_codes(conn, [run_row(row) for row in rows])
 
     def search_runs(
         self,
@@ -114,10 +116,10 @@ class RunReader(RunCounts, RunPart):
         order of ``sort`` (one of ``SORTS``; a leading ``-`` reverses the order), starting at
         ``offset``. The second value shows how far the search reached.
         """
-        filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
+            filters = self._filters(conn, before_run_id, **wanted)
             run_ids, reach = found(conn, filters, search, sort, (offset, limit), self._clock())
-            rows = {row.run_id: row for row in runs_by_id(conn, run_ids)}
+            rows = {row.run_id: row for row in with_codes(conn, runs_by_id(conn, run_ids))}
         return [rows[run_id] for run_id in run_ids if run_id in rows], reach
 
     def count_found(self, most: int, **wanted: Unpack[RunQuery]) -> int:
@@ -125,7 +127,7 @@ class RunReader(RunCounts, RunPart):
         ``most``.
         """
         with self._db.reading() as conn:
-            filters = self._filters(**wanted)
+            filters = self._filters(conn, **wanted)
             return counted(conn, page_of(filters, times_of(conn, filters), most), most)
 
     def known_values(self, most: int) -> dict[str, list[str]]:
@@ -138,7 +140,9 @@ class RunReader(RunCounts, RunPart):
         with self._db.reading() as conn:
             return {name: sorted(distinct(conn, VALUES[name], most)) for name in names}
 
-    def _filters(self, before_run_id: int | None = None, **wanted: Unpack[RunQuery]) -> RunFilters:
+    def _filters(
+        self, conn: Connection, before_run_id: int | None = None, **wanted: Unpack[RunQuery]
+    ) -> RunFilters:
         created_from = wanted.get("created_from")
         if wanted.get("attention") and created_from is None:
             created_from = self._clock() - ATTENTION
@@ -156,6 +160,7 @@ class RunReader(RunCounts, RunPart):
             created_until=wanted.get("created_until"),
             waits=wanted.get("waits"),
             attention=wanted.get("attention", False),
+            digest=digest_of(conn, wanted.get("code")),
         )
 
     def count_runs(self, status: Sequence[str], most: int) -> int:

@@ -20,6 +20,7 @@ from crawler_lifecycle.store.base.rows import Row, made, validated
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import JsonText, json_text, storable
 
+from .codes import code_of
 from .tables import run_history, task_observation
 
 T = TypeVar("T")
@@ -149,10 +150,10 @@ def compact(value: Any) -> Any:
 
 
 def evidence(observation: Observation) -> JsonText:
-    """Return the observation as JSON, omitting unknown values, and ``fields``, which are in the
-    task's row.
+    """Return the observation as JSON, omitting unknown values, and ``fields`` and ``code``, which
+    are in the task's row.
     """
-    observation = replace(observation, fields=None)
+    observation = replace(observation, fields=None, code=None)
     try:
         text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
     except PydanticSerializationError:
@@ -211,7 +212,13 @@ def run_handle(run: Row) -> RunHandle:
 def task_row(task: Row) -> TaskRow:
     """Return the task of a row."""
     pace = None if task["attempt"] > 1 and task["resumed"] is not False else _pace(task)
-    return made(TaskRow, task, status=TaskStatus(task["status"]), pages_per_minute=pace)
+    return made(
+        TaskRow,
+        task,
+        status=TaskStatus(task["status"]),
+        pages_per_minute=pace,
+        code=code_of(task),
+    )
 
 
 def counters_of(row: Row) -> Counters:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from crawler_lifecycle.domain.code import NOTE_MAX, VERSION_MAX
 from crawler_lifecycle.domain.last_words import ERROR_MAX
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.search_words import WORD_MAX
@@ -47,6 +48,14 @@ def _run_id() -> Column[int]:
 
 def _counters() -> list[Column[int]]:
     return [Column(name, BigInteger) for name in ("pages", "items", "errors", "bytes")]
+
+
+def _code_words() -> list[Column[str]]:
+    return [
+        Column("code_version", Words(VERSION_MAX)),
+        Column("code_commit", String(64)),
+        Column("code_note", Words(NOTE_MAX)),
+    ]
 
 
 run_history = new_table(
@@ -177,6 +186,18 @@ run_tag = new_table(
     Index(None, "project", "tag", "run_id"),
 )
 
+run_code = new_table(
+    "run_code",
+    # The codes of the run's tasks that have a digest. The key finds the newest runs with a digest,
+    # and the index the codes of a run.
+    Column("code_digest", String(71), primary_key=True),
+    owner_key("run_history.run_id"),
+    project_column(),
+    *_code_words(),
+    Index(None, "run_id"),
+    Index(None, "project", "code_digest", "run_id"),
+)
+
 run_word = new_table(
     "run_word",
     # The words by which a search finds the run (domain/search_words.py). The index finds the newest
@@ -260,6 +281,9 @@ task_history = new_table(
     Column("ended_at", UtcTime),
     # The same as in run_history.
     Column("ended_by", String(20)),
+    # The code that the task executed (domain/code.py).
+    Column("code_digest", String(71)),
+    *_code_words(),
     UniqueConstraint("run_id", "task_index", "attempt"),
     # For pages of the tasks of a run, which are ordered by id.
     Index(None, "run_id", "task_id"),
@@ -401,6 +425,10 @@ task_change = new_table(
         "ended_at",
         "retry_note",
         "ended_by",
+        "code_digest",
+        "code_version",
+        "code_commit",
+        "code_note",
     ),
 )
 

@@ -76,6 +76,8 @@ class Harness:
     logs = True
     """Whether running tasks have logs, and so counters."""
     counts_signals = True
+    names_code = True
+    """Whether it says which code a task executes."""
     uid_in_names = False
     """Whether two runs of one number are there beside each other: their uids are in the names of
     all that is theirs.
@@ -83,6 +85,13 @@ class Harness:
 
     def crawler(self, seconds: float) -> CrawlerDefinition:
         raise NotImplementedError
+
+    def with_project(self) -> dict[str, str]:
+        """The fields of an entry whose code the cluster can name."""
+        return {}
+
+    def change_project(self) -> None:
+        """Change the code that later tasks execute, where it is a folder."""
 
     def now(self) -> datetime:
         raise NotImplementedError
@@ -202,6 +211,15 @@ class LocalHarness(Harness):
         self.cluster = LocalCluster(folder / "state", slots=1)
         self.files, self.numbers = LocalFiles(folder / "state"), LocalRuns(folder / "state")
 
+    def with_project(self) -> dict[str, str]:
+        (self.folder / "shop").mkdir()
+        self.change_project()
+        return {"project": str(self.folder / "shop")}
+
+    def change_project(self) -> None:
+        with (self.folder / "shop" / "spider.py").open("a") as file:
+            file.write("# changed\n")
+
     def now(self) -> datetime:
         return datetime.now(UTC)
 
@@ -238,6 +256,8 @@ class LocalHarness(Harness):
 
 class SpoolHarness(LocalHarness):
     """The kind of cluster in ``examples/``, put together as any process does it."""
+
+    names_code = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase, TaskStatus, read_end
-from tests.contracts.cluster.cluster_harness import RUN, STATISTICS, Harness
+from tests.contracts.cluster.cluster_harness import LONG, RUN, STATISTICS, Harness
 from tests.support.run_refs import run_ref
 
 
@@ -36,6 +36,25 @@ def test_a_task_runs_to_its_end(harness: Harness) -> None:
     assert seen.end.finished_at is not None
     assert seen.started_at <= seen.end.finished_at == seen.changed_at <= seen.observed_at
     assert read_end(seen.end).status is TaskStatus.SUCCEEDED
+
+
+def test_a_task_names_its_code_when_it_executes_and_never_loses_it(harness: Harness) -> None:
+    """Whoever polls, and even if the project folder changes after its start."""
+    crawler = replace(harness.crawler(LONG), version="2026-11-28", **harness.with_project())
+    harness.cluster.deploy(harness.deployment(tasks=2), crawler)
+    code = harness.until(Phase.EXECUTING).code
+    if not harness.names_code:
+        assert code is None
+        return
+    assert code is not None
+    assert (code.version, code.note) == ("2026-11-28", None)
+    assert re.fullmatch("sha256:[0-9a-f]{64}", code.digest or "")
+    waiting = harness.until(Phase.WAITING, 1).code
+    assert waiting is None or waiting.digest is None
+    harness.change_project()
+    harness.finish()
+    ended = harness.until(Phase.ENDED).code
+    assert ended in (code, replace(code, digest=None)), "the store keeps a digest that is known"
 
 
 def test_a_poll_has_one_observation_for_each_task_asked_for(harness: Harness) -> None:

@@ -53,7 +53,7 @@ containerStatuses:
 {{ range .spec.containers }}
 - name: {{ .name | Quote }}
   image: {{ .image | Quote }}
-  imageID: ""
+  imageID: "registry.example/shop@sha256:1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e"
   containerID: {{ printf "kwok://%s" $.metadata.uid | Quote }}
   ready: true
   started: true
@@ -79,7 +79,7 @@ containerStatuses:
 {{ end }}
 - name: {{ $item.name | Quote }}
   image: {{ $item.image | Quote }}
-  imageID: ""
+  imageID: "registry.example/shop@sha256:1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e1a9e"
   containerID: {{ printf "kwok://%s" $.metadata.uid | Quote }}
   ready: false
   started: false

@@ -37,6 +37,8 @@ def proved(harness: RealHarness, run_id: int) -> tuple[Row, Row, Row]:
     ended: Row = status["state"]["terminated"]
     assert task["exit_code"] == ended["exitCode"]
     assert task["node"] == pod["spec"]["nodeName"]
+    digest = harness.query("SELECT code_digest FROM task_history WHERE run_id = ?", run_id)
+    assert digest == [(status["imageID"][-len("sha256:") - 64 :],)], status["imageID"]
     sql = "SELECT ended_at FROM task_history WHERE run_id = ?"
     assert (
         abs(

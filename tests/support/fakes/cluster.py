@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.errors import (
@@ -30,6 +31,8 @@ FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, verdict=11, told=True, reason="Error", finish_reason="shutdown")
 KILLED = End(exit_code=137, signal=9, reason="Error")
 NEVER_RAN = End(reason="Cancelled", message="It was stopped while it waited and never executed")
+#: What every task executes.
+CODE = Code("sha256:" + "c0de" * 16)
 #: Seconds in which a task without an end counts what its behaviour says.
 _ENDLESS_S = 600.0
 
@@ -68,6 +71,8 @@ class Behaviour:
     words.
     """
     resume_note: str | None = None
+    code: Code | None = CODE
+    """What it executes, from its start on; the version is that of the catalogue."""
 
 
 @dataclass(slots=True)
@@ -79,10 +84,16 @@ class _Task:
     created_at: datetime
     record: TaskRecord
     place: str | None = None
+    version: str | None = None
     stopped_at: datetime | None = None
     ended: tuple[datetime, End] | None = None
     gone: bool = False
     signals: int = 0
+
+    @property
+    def code(self) -> Code | None:
+        code = self.behaviour.code
+        return None if code is None else replace(code, version=self.version)
 
     def started_at(self) -> datetime:
         return self.created_at + timedelta(seconds=self.behaviour.waits)
@@ -252,7 +263,9 @@ class FakeCluster:
                     (queued.index, queued.attempt, queued.task_id, deployment.crawler),
                 )
                 record = TaskRecord(*about, *given, name, uid, self.here, deployment.record)
-                task = _Task(name, uid, deployment.run, behaviour, now, record, self.here)
+                task = _Task(
+                    name, uid, deployment.run, behaviour, now, record, self.here, crawler.version
+                )
                 self._tasks[key] = task
                 answers.append(DeployedTask(queued.index, "created", name, task.uid))
             return answers
@@ -445,6 +458,7 @@ class FakeCluster:
                 progress_at=when if ran else None,
                 peak_memory=task.behaviour.peak_memory,
                 fields=task.behaviour.fields if ran else None,
+                code=task.code if ran else None,
                 resumed=told[0] if ran else None,
                 resume_note=told[1] if ran else None,
                 end=end,
@@ -465,6 +479,7 @@ class FakeCluster:
             counters=self._counters(task, now),
             progress_at=now,
             quiet=_quiet(task, now),
+            code=task.code,
             resumed=told[0],
             resume_note=told[1],
         )

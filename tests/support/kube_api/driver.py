@@ -213,6 +213,10 @@ class Driver:
         )
 
 
+#: The image of every container that executes or has ended.
+IMAGE_ID = f"registry.example/shop@sha256:{'1a9e' * 16}"
+
+
 def _condition(kind: str, status: str) -> dict[str, Any]:
     return {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": stamp()}
 
@@ -222,7 +226,7 @@ def _container(container: dict[str, Any], state: dict[str, Any]) -> dict[str, An
         **{
             "name": container["name"],
             "image": container.get("image", ""),
-            "imageID": "",
+            "imageID": "" if "waiting" in state else IMAGE_ID,
             "ready": False,
         },
         **{"started": False, "restartCount": 0, "lastState": {}, "state": state},

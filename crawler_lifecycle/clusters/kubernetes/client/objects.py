@@ -200,6 +200,7 @@ class ContainerState(_Struct, frozen=True):
 
 class ContainerStatus(_Struct, frozen=True):
     name: str
+    image_id: str | None = msgspec.field(default=None, name="imageID")
     started: bool | None = None
     restart_count: Number | None = None
     state: ContainerState = ContainerState()

@@ -75,7 +75,9 @@ def job_for(
     identity = identity_of(deployment, crawler, task)
     options = crawler.kubernetes
     name = cluster_name(deployment.run_id, task.index, task.attempt)
-    runner = {} if options.runner else {labels.RUNNER: "false"}
+    told = {} if options.runner else {labels.RUNNER: "false"}
+    told |= {labels.VERSION: crawler.version} if crawler.version else {}
+    told |= {labels.COMMIT: crawler.commit} if crawler.commit else {}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
     if deployment.record:
         annotations[labels.RECORD] = json.dumps(deployment.record, sort_keys=True)
@@ -87,7 +89,7 @@ def job_for(
     template = {
         "metadata": {
             "labels": {**options.labels, **identity},
-            "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **runner},
+            "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **told},
             "finalizers": [labels.FINALIZER],
         },
         "spec": _pod(
@@ -100,7 +102,7 @@ def job_for(
         "metadata": {
             "name": name,
             "labels": {**options.labels, **identity, **queue},
-            "annotations": {**options.annotations, **annotations, **runner},
+            "annotations": {**options.annotations, **annotations, **told},
         },
         "spec": {
             **_rules(deployment),

@@ -44,7 +44,7 @@ else:
         "_OurLabels", dict.fromkeys((*labels.READ, CONTROLLER_UID, JOB_NAME), str), total=False
     )
     _OurAnnotations = TypedDict(
-        "_OurAnnotations", dict.fromkeys((labels.RUNNER, labels.TASK_ID), str), total=False
+        "_OurAnnotations", dict.fromkeys(labels.ANNOTATIONS_READ, str), total=False
     )
 
 

@@ -16,8 +16,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
+from crawler_lifecycle.domain.code import Code, code_of_image
 from crawler_lifecycle.domain.task import End, Observation, Phase
 from crawler_lifecycle.ports.runs import TaskRef
 
@@ -105,14 +107,30 @@ def _of_pod(
     name = job.metadata.name if job is not None else pod.metadata.labels.get(JOB_NAME)
     node = pod.spec.node_name
     started = _started(pod)
+    code = _code(pod)
     if ended(pod):
         end, summary = end_of_pod(task, job, pod)
         end = replace(end, message=_joined(end.message, beside)) if beside else end
         return _ended(
-            task, end, summary, read_at, name=name, uid=uid, node=node, started_at=started
+            task,
+            end,
+            summary,
+            read_at,
+            name=name,
+            uid=uid,
+            node=node,
+            started_at=started,
+            code=code,
         )
     seen = partial(
-        Observation, task.index, task.attempt, name=name, uid=uid, node=node, started_at=started
+        Observation,
+        task.index,
+        task.attempt,
+        name=name,
+        uid=uid,
+        node=node,
+        started_at=started,
+        code=code,
     )
     if executing(pod):
         words = _joined(warning_words(task, job, pod, now), beside)
@@ -121,6 +139,13 @@ def _of_pod(
     return seen(
         Phase.WAITING, now, reason=words, changed_at=known_time(pod.metadata.creation_timestamp)
     )
+
+
+def _code(pod: Pod) -> Code | None:
+    """Return the code of the crawler's container, as its node and its annotations report it."""
+    named = pod.metadata.annotations
+    image_id = crawler_container(pod).image_id
+    return code_of_image(image_id, named.get(labels.VERSION), named.get(labels.COMMIT))
 
 
 def _of_job(

@@ -26,6 +26,8 @@ from crawler_lifecycle.subjects import (
     Took,
     Word,
     at,
+    code_of_task,
+    codes_of_run,
     count,
     of,
 )
@@ -127,6 +129,7 @@ RUNS = replace(
         ),
         Column("Checked", _checked),
         Column("Trigger", of("trigger"), leaves=4),
+        Column("Code", codes_of_run, leaves=4),
     ),
     empty="There are no runs yet.",
 )
@@ -165,6 +168,7 @@ TASKS = Subject(
             ),
             leaves=3,
         ),
+        Column("Code", code_of_task, leaves=4),
         Column("Memory", lambda row: Size(row["peak_memory"]), right=True, leaves=3),
         Column(
             "Arguments",

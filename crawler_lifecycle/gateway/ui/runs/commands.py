@@ -51,6 +51,7 @@ CHOOSER = Chooser(
         "pool": "Pool",
         "trigger": "Trigger",
         "ended_by": "Ended by",
+        "code": "Code",
     },
     values={
         "status": [*RunStatus, *RUN_WORDS],
@@ -66,6 +67,7 @@ CHOOSER = Chooser(
         "Needs attention": {"attention": True},
     },
     several=("status", "tag"),
+    typed=("code",),
     largest=("verified_at", "pages", "items", "errors", "started_at", "took"),
     times={"created_from": "From", "created_until": "Until"},
     newest_first=True,
