@@ -94,17 +94,13 @@ class RateChart:
 def site_of(store: SiteStore, row: SiteRow, most: int) -> Site:
     """Return the response about one site, with the figures of the last ``most`` minutes."""
     minutes = store.minutes(row.site, most)
+    blocks = store.blocks(row.site, limit=BLOCKS)
+    robots = store.robots(row.site)
+    runs = store.site_runs(row.site)
+    known = {**asdict(row), "blocks": blocks, "robots": robots, "runs": runs}
     proxies = store.proxies(row.site)
-    return Site(
-        **asdict(row),
-        use=use_of(row, minutes),
-        statuses=statuses_of(minutes),
-        minutes=minutes,
-        proxies=proxies,
-        blocks=store.blocks(row.site, limit=BLOCKS),
-        robots=store.robots(row.site),
-        runs=store.site_runs(row.site),
-    )
+    use = use_of(row, minutes)
+    return Site(**known, use=use, statuses=statuses_of(minutes), minutes=minutes, proxies=proxies)
 
 
 def use_of(row: SiteRow, minutes: Sequence[SiteMinute]) -> float | None:
