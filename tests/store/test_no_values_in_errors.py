@@ -19,6 +19,8 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.blocked import BlockReport
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.errors import (
     LifecycleError,
@@ -37,6 +39,7 @@ from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec,
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.sites.store.leases import LeaseCall, LeaseStore, SiteReport
+from crawler_lifecycle.features.sites.store.robots import FetchedFile, RobotsStore
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
@@ -157,14 +160,28 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     store.deployment.note_waiting(fence, MARKER)
     tasks = store.polls.found_state(fence).tasks
     running = [
-        seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node=MARKER, reason=MARKER) for t in tasks
+        seen(
+            t,
+            Phase.EXECUTING,
+            clock.now,
+            uid=t.uid,
+            node=MARKER,
+            reason=MARKER,
+            code=Code(f"sha256:{'01' * 32}", MARKER, note=MARKER),
+            blocked=(BlockReport(f"{MARKER}.example", 429, at=MARKER),),
+        )
+        for t in tasks
     ]
     harness.poll(fence, running)
     store.sites.set_limits("shop.example", SiteLimits(requests_per_s=1), MARKER)
     uid = harness.row(fence).run_uid
-    report = SiteReport(1, statuses={MARKER: 1})
+    report = SiteReport(1, statuses={MARKER: 1}, proxies={MARKER: {MARKER: 1}})
     call = LeaseCall(fence.run_id, uid, 0, 1, {"shop.example": report})
     Refusing(LeaseStore(store.database), store, caplog, refused).answer([call])
+    robots = Refusing(RobotsStore(store.database), store, caplog, refused)
+    origin = f"https://{MARKER.lower()}.example"
+    robots.ask(call, origin)
+    robots.report(call, origin, MARKER, FetchedFile(200, MARKER.encode()), None)
     store.deployment.mark_started(fence, clock.now, clock.now)
     store.polls.record_poll_error(fence, MARKER)
     stop = harness.stop(MARKER, reason=MARKER)

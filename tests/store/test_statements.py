@@ -104,7 +104,7 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     assert store.runs.get_run(fence.run_id).pages == sum(range(1000))  # type: ignore[union-attr]
     with counted(store) as sent:
         harness.end(fence)
-    assert len(sent) < 29
+    assert len(sent) <= 29
 
 
 def test_cancelling_ten_thousand_tasks(store: Store) -> None:
@@ -120,7 +120,7 @@ def test_cancelling_ten_thousand_tasks(store: Store) -> None:
         harness.end(fence)
         harness.resume(fence)
     assert store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
-    assert len(sent) < 60
+    assert len(sent) <= 60
 
 
 def test_cancelling_is_committed_page_by_page(
