@@ -658,6 +658,7 @@ def forget_run(testbed: WorkflowHarness, run_id: int) -> None:
         "history_property",
         "run_tag",
         "run_word",
+        "run_code",
     )
     every = ("outbox_event", *tables, "task_history", "run_history")
     write(
