@@ -24,7 +24,7 @@ ALGORITHM = "sha256:"
 IMAGE_ID = "the image's id, because the node knows no digest of its manifest"
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_COMMIT = re.compile(rf"[0-9a-f]{{{DIGITS_MIN},64}}")
+_DIGITS = re.compile(rf"[0-9a-f]{{{DIGITS_MIN},64}}")
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Code:
         found = cls(
             digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None,
             words(said.get("version"), VERSION_MAX),
-            commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None,
+            commit if isinstance(commit, str) and _DIGITS.fullmatch(commit) else None,
             words(said.get("note"), NOTE_MAX),
         )
         return found if found != cls() else None
@@ -75,7 +75,7 @@ def code_of_image(image_id: str | None, version: str | None, commit: str | None)
 def check_names(version: object, commit: object) -> None:
     """Raise ``InvalidRequest`` unless these can be the version and the commit of an entry."""
     check_text("version", version, VERSION_MAX)
-    if commit is not None and not (isinstance(commit, str) and _COMMIT.fullmatch(commit)):
+    if commit is not None and not (isinstance(commit, str) and _DIGITS.fullmatch(commit)):
         raise refusal("commit", commit, f"give {DIGITS_MIN} to 64 digits of 0-9 and a-f")
 
 
@@ -85,7 +85,7 @@ def full_prefix(text: str) -> str:
     Raises ``InvalidRequest`` for a text that cannot be the beginning of a digest.
     """
     digits = text.strip().lower().removeprefix(ALGORITHM)
-    if not re.fullmatch(rf"[0-9a-f]{{{DIGITS_MIN},64}}", digits):
+    if not _DIGITS.fullmatch(digits):
         raise refusal(
             "code", text, f"give the first {DIGITS_MIN} to 64 digits of a digest, such as 3f9a1c"
         )

@@ -24,6 +24,11 @@ class Block:
     status: int | None
     retry_after_s: float | None = None
 
+    @classmethod
+    def of(cls, status: int | None, retry_after_s: float | None) -> Block:
+        """Return a reported response. A time above ``CLOSED_MAX_S`` counts as this time."""
+        return cls(status, None if retry_after_s is None else min(retry_after_s, CLOSED_MAX_S))
+
 
 @dataclass(frozen=True, slots=True)
 class SiteState:

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Path
@@ -23,7 +22,7 @@ from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.gateway.runs.routes import no_task
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from ..domain.closing import CLOSED_MAX_S, Block
+from ..domain.closing import Block
 from ..domain.lanes import LANES_MAX
 from ..store.leases import Answers, LeaseCall, LeaseStore, SiteAnswer, SiteReport
 
@@ -102,13 +101,11 @@ class SiteDemand(StrictBody):
     def to_report(self) -> SiteReport:
         block = None
         if self.block is not None:
-            retry_after_s = self.block.retry_after_s
-            if retry_after_s is not None:
-                retry_after_s = min(retry_after_s, CLOSED_MAX_S)
-            block = Block(self.block.status, retry_after_s)
+            block = Block.of(self.block.status, self.block.retry_after_s)
         statuses = {status: count for status, count in self.statuses.items() if count}
-        report = SiteReport(self.wanted, self.kept, block, self.passed, statuses, self.refused)
-        return replace(report, proxies=self.proxies)
+        return SiteReport(
+            self.wanted, self.kept, block, self.passed, statuses, self.refused, self.proxies
+        )
 
 
 class LeaseDemands(StrictBody):

@@ -10,6 +10,8 @@ from ..domain.closing import Block, SiteState, blocked
 from ..domain.site import SiteLimits
 from .tables import site_block
 
+#: The columns of a site that describe its closure.
+CLOSURE = ("closed_until", "closures", "closed_by", "closed_by_run", "closed_status")
 #: Seconds in which a run that repeats a report adds no row.
 REPEATED_S = 60.0
 

@@ -19,8 +19,8 @@ from crawler_lifecycle.domain.hosts import host_of
 from crawler_lifecycle.store.base.bulk import change_in, insert_mappings, rows_in
 from crawler_lifecycle.store.runs.unit import Unit
 
-from ..domain.closing import CLOSED_MAX_S, Block, SiteState, passed
-from .blocks import close, record_block
+from ..domain.closing import Block, SiteState, passed
+from .blocks import CLOSURE, close, record_block
 from .entries import db_now, entries_for, lock_sites
 from .slots import limits_of
 from .tables import run_site, site, site_report
@@ -44,17 +44,14 @@ def hear_refusals(unit: Unit, refusals: Sequence[TaskReport]) -> None:
     for name, refusal in found:
         row = rows[name]
         retry_after_s = refusal.blocked.retry_after_s(datetime.fromtimestamp(now, UTC))
-        if retry_after_s is not None:
-            retry_after_s = min(retry_after_s, CLOSED_MAX_S)
-        block = Block(refusal.blocked.status, retry_after_s)
+        block = Block.of(refusal.blocked.status, retry_after_s)
         before = SiteState(row["closed_until"], row["closures"])
         state, closed_by = close(before, block, limits[name], now, unit.run_id)
         row |= {"closed_until": state.closed_until, "closures": state.closures, **closed_by}
         task = unit.run_id, refusal.index
         record_block(unit.conn, name, task, block, now, state.closed_until)
     for name, row in rows.items():
-        columns = ("closed_until", "closures", "closed_by_run", "closed_by", "closed_status")
-        values = {column: row[column] for column in columns}
+        values = {column: row[column] for column in CLOSURE}
         unit.conn.execute(update(site).where(site.c.site == name).values(**values))
 
 

@@ -13,6 +13,7 @@ from crawler_lifecycle.store.base.bulk import CHUNK, change_in
 from crawler_lifecycle.store.base.rows import Row
 
 from ..domain.site import DEFAULT, SiteLimits, check_sites, site_of
+from .blocks import CLOSURE
 from .entries import db_now, entries_for, lock_sites, update_delays
 from .reads import SiteReader
 from .tables import site, site_block, site_day, site_minute, site_report, site_robots
@@ -178,7 +179,7 @@ def _closure(conn: Connection, name: str) -> dict[str, Any]:
     row = conn.execute(select(site).where(_s.site == former)).mappings().one_or_none()
     if former == name or row is None or not _is_closed(row, db_now(conn)):
         return {}
-    return {column: row[column] for column in ("closed_until", *_NOT_CLOSED)}
+    return {column: row[column] for column in CLOSURE}
 
 
 def _own_limits(conn: Connection, name: str) -> SiteLimits | None:
