@@ -649,22 +649,20 @@ def read(testbed: WorkflowHarness, statement: str) -> list[tuple[Any, ...]]:
 
 def forget_run(testbed: WorkflowHarness, run_id: int) -> None:
     """Somebody deletes all rows of a run."""
+    from crawler_lifecycle.store.tables import metadata
+
     events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"
-    tables = (
-        "task_observation",
-        "task_finding",
-        "status_transition",
-        "correction",
-        "history_property",
-        "run_tag",
-        "run_word",
-        "run_code",
-    )
-    every = ("outbox_event", *tables, "task_history", "run_history")
+    runs = {"run_history", "task_history"}
+    tables = [
+        table.name
+        for table in reversed(metadata.sorted_tables)
+        if table.name in runs
+        or ("run_id" in table.c and runs & {key.column.table.name for key in table.foreign_keys})
+    ]
     write(
         testbed,
         f"DELETE FROM outbox_delivery WHERE seq IN {events}",
-        *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in every),
+        *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in tables),
     )
 
 
