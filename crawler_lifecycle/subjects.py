@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from crawler_lifecycle.domain import plurals
+from crawler_lifecycle.domain.code import ALGORITHM, DIGITS_SHOWN
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.status_words import (
     STATE_WORDS,
@@ -423,16 +424,15 @@ def _among(name: str) -> Read:
 
 
 #: The number of digits of a digest or commit that is shown.
-_DIGITS = 12
 
 
 def _code_parts(code: Document) -> list[Any]:
-    digits = str(code.get("digest") or "").removeprefix("sha256:")
+    digits = str(code.get("digest") or "").removeprefix(ALGORITHM)
     commit = code.get("commit")
     return [
         code.get("version"),
-        Link(digits[:_DIGITS], f"/runs?code={digits}") if digits else None,
-        Note(f"commit {commit[:_DIGITS]}") if commit else None,
+        Link(digits[:DIGITS_SHOWN], f"/runs?code={digits}") if digits else None,
+        Note(f"commit {commit[:DIGITS_SHOWN]}") if commit else None,
         Note(code["note"]) if code.get("note") else None,
     ]
 

@@ -18,6 +18,8 @@ VERSION_MAX = 100
 NOTE_MAX = 200
 #: The minimum number of digits by which people can name a digest or a commit.
 DIGITS_MIN = 6
+#: The number of digits of a digest or a commit that people see.
+DIGITS_SHOWN = 12
 ALGORITHM = "sha256:"
 #: The note about an image of which the node knows no digest of a manifest. Registries cannot find
 #: an image by such an id.
@@ -41,6 +43,11 @@ class Code:
     note: str | None = None
     """The reason why there is no digest, or a fact about the digest."""
 
+    @property
+    def label(self) -> str:
+        """The version or, if the author named none, the beginning of the digest."""
+        return f"version {self.version}" if self.version else f"code {short_digest(self.digest)}"
+
     @classmethod
     def of(cls, said: object) -> Code | None:
         """Read a report or the value in a row, omitting impossible fields. Return ``None`` if
@@ -57,6 +64,11 @@ class Code:
             words(said.get("note"), NOTE_MAX),
         )
         return found if found != cls() else None
+
+
+def short_digest(digest: str | None) -> str:
+    """Return the digits of a digest that people see."""
+    return (digest or "").removeprefix(ALGORITHM)[:DIGITS_SHOWN]
 
 
 @lru_cache(1000)  # the tasks of a run have the same image

@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.clock import Clock
+from crawler_lifecycle.domain.code_changes import brought_since, code_changes
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
@@ -169,12 +170,16 @@ class CrawlerPages:
         runs = self.newest(values["name"])
         good = good_of(runs)
         figures = usual(good)
-        items = [figure for figure in figures if figure[0] == "items"]
+        items = next((middle for name, _, middle, *_ in figures if name == "items"), None)
         shorter = [self.rate(values["name"], days) for days in DAYS[:-1]]
+        run_ids = [run.run_id for run in runs]
+        changes = code_changes(run_ids, self.store.runs.codes_of(run_ids))
+        since = brought_since(changes[0], runs) if changes else None
         return {
             "runs": runs,
             "less": brought_less(runs),
-            "chart": chart(runs, EACH, items[0][2] if items else None),
+            "since": since,
+            "chart": chart(runs, EACH, items, changes),
             "rates": [*shorter, values["rate"]],
             "usual": figures,
             "good_runs": len(good),

@@ -61,9 +61,15 @@ def record_codes(unit: Unit, before: Iterable[Row], after: Sequence[Mapping[str,
 
 
 def codes_of_runs(conn: Connection, run_ids: Iterable[int]) -> dict[int, list[Code]]:
-    """Return the codes of each of these runs that has any, sorted by digest."""
+    """Return the codes of each of these runs of the caller's project that has any, sorted by
+    digest.
+    """
     c = run_code.c
-    query = select(c.run_id, *(c[name] for name in CODE)).order_by(c.run_id, c.code_digest)
+    query = (
+        select(c.run_id, *(c[name] for name in CODE))
+        .where(*seen(run_code))
+        .order_by(c.run_id, c.code_digest)
+    )
     found: dict[int, list[Code]] = {}
     for row in rows_in(conn, query, c.run_id, run_ids):
         found.setdefault(row["run_id"], []).append(Code(*(row[name] for name in CODE)))

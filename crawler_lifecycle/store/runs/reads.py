@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Subquery, and_, false, func, o
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.clocks import not_ahead
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -32,7 +33,7 @@ from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.search import Reach, counted, distinct
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .codes import digest_of, with_codes
+from .codes import codes_of_runs, digest_of, with_codes
 from .counts import BRIEF, RunCounts, brief_run
 from .lists import (
     ATTENTION,
@@ -223,6 +224,11 @@ class RunReader(RunCounts, RunPart):
         filters = RunFilters({"crawler": crawler} if crawler else {})
         with self._db.reading() as conn:
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
+
+    def codes_of(self, run_ids: Sequence[int]) -> dict[int, list[Code]]:
+        """Return the codes of each of these runs of the caller's project that has any."""
+        with self._db.reading() as conn:
+            return codes_of_runs(conn, run_ids)
 
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
         """Return for each of these runs (at most 500) a value that changes when its row is written.

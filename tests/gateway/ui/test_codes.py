@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.output import written
 from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -70,3 +73,21 @@ def test_pages_link_a_code_to_its_runs(harness: Harness, browser: TestClient) ->
         assert "2026-11-28 3f9a1c000000 commit abcdef012345" in words(page), path
         assert f'href="/runs?code={DIGITS}"' in page.text, path
     assert browser.get("/runs?code=main").status_code == 422
+
+
+def test_the_chart_of_a_crawler_marks_changes_of_its_code(
+    harness: Harness, client: TestClient, browser: TestClient, tmp_path: Path
+) -> None:
+    old = Code(f"sha256:{DIGITS}", "2026-11-21")
+    for n, code in enumerate([old, old, Code(**CODE | {"digest": "sha256:" + "4" * 64})], 1):
+        assert executed(harness, client, code) == n
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
+        database.execute(
+            "UPDATE run_history SET status = 'COMPLETED', outcome = 'finished', "
+            "ended_by = 'crawler', ended_at = created_at, cause = 'It is over'"
+        )
+    page = browser.get("/crawlers/plain")
+    mark = "run 3: version 2026-11-28, before it version 2026-11-21"
+    assert page.text.count('<line class="change"') == page.text.count(mark) == 1
+    assert "A vertical line is a change of code." in words(page)
+    assert "Since version 2026-11-28 (run 3): nothing unusual." in words(page)

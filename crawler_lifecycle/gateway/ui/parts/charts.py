@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from crawler_lifecycle.domain.code_changes import CodeChange
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.results import is_good, run_seconds
 from crawler_lifecycle.domain.run import RunStatus
@@ -34,6 +35,8 @@ class Bar:
     """The height of the bar for the items. The run with the most items has the full height."""
     duration: float
     title: str
+    change: str | None = None
+    """A sentence if the run executed other code than the run before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,13 @@ class Chart:
     width: int = WIDTH
 
 
-def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
-    """Return the chart of at most ``room`` runs.
+def chart(
+    runs: Sequence[Run],
+    room: int,
+    usual: float | None,
+    changes: Sequence[CodeChange] = (),
+) -> Chart:
+    """Return the chart of at most ``room`` runs, with a mark for each change of their code.
 
     ``runs`` is sorted from newest to oldest; the newest run is on the right. The full height stands
     for the most items of one run, or for the ``usual`` number if that is more.
@@ -62,6 +70,7 @@ def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
     most = max([int(usual or 0), *(run.items or 0 for run in runs)])
     line = HEIGHT * (1 - (usual or 0) / most) if most else HEIGHT
     longest = max((run_seconds(run) or 0.0 for run in runs), default=0.0)
+    marks = {change.run_id: change.title for change in changes}
     made = []
     for n, run in enumerate(reversed(runs)):
         took = run_seconds(run)
@@ -75,8 +84,17 @@ def chart(runs: Sequence[Run], room: int, usual: float | None) -> Chart:
             span(took) if took is not None else "",
         ]
         title = ", ".join(word for word in words if word)
-        high = round(max(items, LEAST), 1)
-        made.append(Bar(run, run_kind(run), n * WIDTH, high, round(duration, 1), title))
+        made.append(
+            Bar(
+                run,
+                run_kind(run),
+                x=n * WIDTH,
+                items=round(max(items, LEAST), 1),
+                duration=round(duration, 1),
+                title=title,
+                change=marks.get(run.run_id),
+            )
+        )
     return Chart(made, most, usual, round(line, 1), room * WIDTH)
 
 
