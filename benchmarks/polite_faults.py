@@ -103,6 +103,7 @@ class Strikes:
         """Leases live in the database."""
         self.fleet.stack.supervisor.kill("gateway")
         self.load.run(AFTER_S)
+        self.fleet.stack.supervisor.wait_healthy(["gateway"])
 
     def gateway_clock_jumps(self) -> None:
         """There and back."""

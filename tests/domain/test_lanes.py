@@ -18,20 +18,23 @@ from crawler_lifecycle.features.sites.domain.closing import Block, SiteState, bl
 from crawler_lifecycle.features.sites.domain.lanes import (
     LONG_LEASE_S,
     LONG_RENEW_S,
+    ROUND_S,
     SETTLED_S,
     SLACK_S,
+    TURN_RANGE_S,
     LaneLease,
     LeaseRequest,
+    Line,
     SteadyClock,
-    WaitingTasks,
     assign_lanes,
     lane_count,
     timetable_of,
+    turn_s,
 )
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
 
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
-from crawl_runner_leases import _CHANCE, LeasedHost, _begin_some  # type: ignore[import-not-found]
+from crawl_runner_leases import _CHANCE, GatewayClock, LeasedHost, _begin_some  # type: ignore[import-not-found]
 
 STEP_S = 0.01
 
@@ -42,6 +45,7 @@ class Task:
 
     name: str
     site: Any = field(default_factory=LeasedHost)
+    clock: Any = field(default_factory=GatewayClock)
     concurrency: int = 8
     in_progress: list[tuple[float, int]] = field(default_factory=list)
     frozen_until: float = 0.0
@@ -61,7 +65,7 @@ class World:
         self.tasks = [Task(f"{number}.0.1") for number in range(1, tasks + 1)]
         self.leases: list[LaneLease] = []
         self.wanted_until = 0.0
-        self.waiting = WaitingTasks()
+        self.line = Line()
         self.now = 1000.0
         self.clock_ahead = 0.0
         self.clock = SteadyClock()
@@ -93,15 +97,15 @@ class World:
             if task.answer is None:
                 task.site.ask_again(asked, self.now + 1)
             else:
-                task.site.answered(task.answer, sent, self.now)
+                task.site.answered(task.answer, task.clock, sent, self.now)
             task.answers_at = None
         if task.answers_at is None and task.site.ask_at <= self.now:
             self._ask(task)
         while len(task.site.waiting) + len(task.in_progress) < task.concurrency:
-            task.site.waiting.append(lambda lane: None)
+            task.site.waiting.append(lambda lane, latest: None)
         ready: list[Any] = []
         _begin_some(task.site, self.now, ready)
-        for _, lane in ready:
+        for _, lane, _ in ready:
             self.begun.append(self.now)
             # A lease ends half a second after the last request that may begin.
             end = self.now + min(0.45, self.random.expovariate(1 / self.latency_s))
@@ -119,23 +123,33 @@ class World:
             return
         now = self.now + self.clock_ahead
         steady = self.clock.is_steady(now, self.now)
-        request = LeaseRequest(task.name, asked["wanted"], asked["kept"])
+        wanted = asked["wanted"]
+        if wanted and not asked["kept"]:
+            self.line.join(task.name, self.now)
+        ahead = self.line.ahead(task.name, self.now)
+        request = LeaseRequest(task.name, wanted, asked["kept"], ahead)
         lanes = lane_count(self.limits) if steady else 0
         others_wait = self.now < self.wanted_until
-        assigned = assign_lanes(self.leases, [request], lanes, now, others_wait=others_wait)
+        turn = turn_s(len(self.line), lanes)
+        assigned = assign_lanes(
+            self.leases, [request], lanes, now, turn=turn, others_wait=others_wait
+        )
         self.leases = list(assigned.leases)
         mine = [lease for lease in self.leases if lease.holder == task.name]
-        self.waiting.set(task.name, self.now, waits=not mine)
-        pause = self.waiting.ask_s(self.now)
-        if assigned.missing:
-            self.wanted_until = max(self.wanted_until, self.now + 1.5 * pause)
+        ask_s = assigned.renew_s if mine else 0.25
+        if mine or not wanted:
+            self.line.leave(task.name)
+        else:
+            ask_s = self.line.ask_s(task.name, lanes, self.now)
+            self.wanted_until = max(self.wanted_until, self.now + 1.5 * ask_s)
         tables = [timetable_of(self.limits, lease.lane, now) for lease in mine]
         task.answer = {
             "free": False,
             "exclusive": self.limits.connections is not None,
             "probe": False,
             "closed_s": 0.0,
-            "ask_s": assigned.renew_s if mine else pause,
+            "now": now,
+            "ask_s": ask_s,
             "lanes": [
                 {
                     "lane": lease.lane,
@@ -143,6 +157,7 @@ class World:
                     "every_s": table.every_s,
                     "until_s": lease.until - now,
                     "leaves": lease.leaves,
+                    "leaves_s": assigned.leaves_s(lease, turn, now),
                 }
                 for lease, table in zip(mine, tables, strict=True)
             ],
@@ -244,18 +259,50 @@ def test_a_task_that_is_alone_renews_seldom_until_another_one_needs_its_lanes() 
     world.run(0.5)
     assert {lease.holder for lease in world.leases} == {"1.0.1", "2.0.1"}, "a lane was free"
     world.tasks.append(Task("3.0.1"))
-    world.run(LONG_RENEW_S + 4)
+    world.run(LONG_RENEW_S + 7)
     assert {lease.holder for lease in world.leases} == {"1.0.1", "2.0.1", "3.0.1"}
     world.check()
 
 
-def test_tasks_that_wait_get_their_turn() -> None:
-    world = World(SiteLimits(None, 10.0, 1), 4, 0.05, 1)
-    turns = set()
-    for _ in range(1000):
-        world.run(0.1)
-        turns |= {lease.holder for lease in world.leases}
-    assert turns == {task.name for task in world.tasks}
+def test_tasks_that_wait_get_their_turns_in_the_order_in_which_they_came() -> None:
+    lanes = 2
+    world = World(SiteLimits(None, 10.0, lanes), 12, 0.05, 1)
+    served_at = {task.name: world.now for task in world.tasks}
+    longest = 0.0
+    for second in range(120):
+        if second == 40:  # one of those that wait dies
+            served_at.pop(world.tasks.pop(0).name)
+        world.run(1.0)
+        for holder in {lease.holder for lease in world.leases} & served_at.keys():
+            longest = max(longest, world.now - served_at[holder])
+            served_at[holder] = world.now
+    a_round = len(world.tasks) / lanes * turn_s(len(world.tasks), lanes)
+    assert min(served_at.values()) > world.now - 1.25 * a_round
+    assert longest < 1.25 * a_round
+
+
+@pytest.mark.parametrize(
+    ("waiting", "lanes"), [(0, 4), (36, 4), (1, 1), (60, 4), (1000, 1), (5, 0)]
+)
+def test_turns_are_shorter_where_many_wait(waiting: int, lanes: int) -> None:
+    turn = turn_s(waiting, lanes)
+    assert TURN_RANGE_S[0] <= turn <= TURN_RANGE_S[1]
+    if turn > TURN_RANGE_S[0]:
+        assert turn * waiting / lanes <= ROUND_S
+
+
+def test_a_lane_waits_a_moment_for_the_task_that_is_next() -> None:
+    line = Line()
+    for holder in ("1.0.1", "2.0.1", "3.0.1"):
+        line.join(holder, 0.0)
+        line.ask_s(holder, 1, 0.0)
+    assert [line.ahead(holder, 0.1) for holder in ("1.0.1", "2.0.1", "3.0.1")] == [0, 1, 1]
+    behind = LeaseRequest("3.0.1", 1, (), line.ahead("3.0.1", 0.1))
+    assert not assign_lanes([], [behind], 1, 0.1).leases
+    late = LeaseRequest("3.0.1", 1, (), line.ahead("3.0.1", 1.0))
+    assert assign_lanes([], [late], 1, 1.0).leases, "nobody asked in time"
+    line.join("3.0.1", 20.0)
+    assert len(line) == 1, "the others do not ask any more"
 
 
 def test_a_task_that_never_returns_a_lane_loses_it_when_others_wait() -> None:

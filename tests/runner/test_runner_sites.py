@@ -151,7 +151,7 @@ def test_one_call_renews_the_lanes_of_several_hosts() -> None:
         leases = SiteLeases(variables["CRAWL_LEASES_URL"], variables["CRAWL_LEASES_TOKEN"])
         for host in ("a.example", "b.example"):
             begun = threading.Event()
-            leases.begin(host, lambda lane, begun=begun: begun.set())
+            leases.begin(host, lambda lane, latest, begun=begun: begun.set())
             assert begun.wait(5)
         leases.close()
         wait_until(lambda: leases._connection is None, 5)

@@ -71,7 +71,9 @@ class SiteRobots:
     crawl_delay: float | None
     """The seconds between two requests that it demands."""
     tdm_reserved: bool | None
-    """Whether `tdmrep.json` reserves the rights of text and data mining for a part of the site."""
+    """Whether `tdmrep.json` or a response reserves the rights of text and data mining for a part of
+    the site.
+    """
     tdm_policy: str | None
     """The address of the licences."""
 

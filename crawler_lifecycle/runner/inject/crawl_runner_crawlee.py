@@ -1,7 +1,11 @@
-"""HTTP client for Crawlee (Python) that keeps the limits of sites, which all runs share."""
+"""HTTP client for Crawlee (Python) that keeps the limits of sites, which all runs share.
+
+A request for robots.txt gets the file that one task fetches for all.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -9,10 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from crawl_runner_leases import SiteLeases
-from crawl_runner_robots import SharedRobots
-from crawl_runner_turns import retry_after_s, turn_at
+from crawl_runner_robots import RobotsFile, SharedRobots
+from crawl_runner_turns import known_robots, retry_after_s, turn_at
 from crawlee import HttpHeaders
 from crawlee.http_clients import HttpClient, ImpitHttpClient
+
+_CLOSED_PORT = "http://127.0.0.1:9/"
 
 
 class LeasedHttpClient(HttpClient):  # type: ignore[misc]
@@ -31,6 +37,7 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
         super().__init__()
         self._client = client or ImpitHttpClient()
         self._timeout = timeout
+        self._prepared = False
         self._leases = SiteLeases.from_environment()
         self._robots = None if self._leases is None else SharedRobots(self._leases)
 
@@ -43,6 +50,11 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
         return result
 
     async def send_request(self, url: str, **options: Any) -> Any:
+        parts = urlsplit(url)
+        if self._robots is not None and parts.path == "/robots.txt" and not parts.query:
+            known = await known_robots(self._robots, parts.scheme, parts.netloc)
+            if known is not None:
+                return _SharedResponse(known)
         async with self._turn(url) as responses:
             options["headers"] = self._headers(url, options.get("headers"))
             response = await self._client.send_request(url, **self._limited(options))
@@ -82,6 +94,11 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
             yield responses
             return
         self._robots.visit(parts.scheme, parts.netloc)
+        if not self._prepared:
+            self._prepared = True
+            # The first request loads libraries, for up to 0.1 s, and would be late in its turn.
+            with contextlib.suppress(Exception):
+                await self._client.send_request(_CLOSED_PORT, timeout=timedelta(seconds=1))
         lane = await turn_at(self._leases, host)
         status = None
         retry_after = None
@@ -92,4 +109,19 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
                 status = response.status_code
                 headers = response.headers
                 retry_after = retry_after_s(headers.get("retry-after"), headers.get("date"))
+                self._robots.note(parts.scheme, parts.netloc, headers.get)
             self._leases.end(host, lane, status, retry_after)
+
+
+class _SharedResponse:
+    """The robots.txt that one task fetches for all, as Crawlee reads responses."""
+
+    http_version = "HTTP/1.1"
+
+    def __init__(self, file: RobotsFile) -> None:
+        self.status_code = file.status
+        self.headers = HttpHeaders()
+        self._body: bytes = file.body
+
+    async def read(self) -> bytes:
+        return self._body

@@ -7,10 +7,12 @@ begin in another thread, unless the caller has an event loop for that (``wake``)
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.client
 import json
 import logging
+import math
 import os
 import random
 import threading
@@ -25,10 +27,17 @@ logger = logging.getLogger(__name__)
 _CHANCE = random.Random()  # noqa: S311
 
 #: Seconds by which a request may begin after its time (``domain/lanes.py``), including what is not
-#: known exactly about this time. The rest of the slack is for the way to the site.
-SLACK_S = 0.08
-#: The part of it that is always left.
+#: known exactly about this time, and the part of it that is always left.
+SLACK_S = 0.05
 _LEAST_SLACK_S = 0.02
+#: Seconds by which two clocks may move apart in a second. The time is exact below this error. Until
+#: then, no request with a timetable begins, and the gateway is asked again soon, at most so often.
+_DRIFT = 1e-4
+_EXACT_S = 0.02
+_EXACT_AFTER_S = 0.05
+_HEARD_MAX = 10
+#: Further seconds by which it may be sent. The rest of the slack is for the way to the site.
+_SEND_S = 0.01
 #: Seconds between two reports of refused requests, and between two calls about hosts that the
 #: gateway does not know.
 RETRY_S = 0.7
@@ -56,8 +65,44 @@ _ANSWER_MAX = 4 * 1024 * 1024
 #: Statuses of a gateway that knows no leases, or does not accept a host.
 _UNKNOWN = (404, 422)
 
-Begin = Callable[[Any], object]
-"""Called with the lane of a request that begins, or with ``None`` if it needs no lane."""
+Begin = Callable[[Any, float], object]
+"""Called with the lane of a request that begins, or with ``None`` if it needs no lane, and with the
+time of the monotonic clock after which it must not be sent any more.
+"""
+
+
+class GatewayClock:
+    """The gateway's clock, compared with the monotonic clock of this process.
+
+    An answer shows the time as exactly as half of its call took, so the fastest call counts.
+    """
+
+    def __init__(self) -> None:
+        self.error = math.inf
+        """The maximum difference to the true time, in seconds."""
+        self._ahead = 0.0
+        self._heard = 0
+        self._heard_at = time.monotonic()
+
+    def hear(self, now: float, sent: float, received: float) -> None:
+        """Note the time ``now`` in an answer."""
+        ahead = now - (sent + received) / 2
+        error = (received - sent) / 2
+        self.error += (received - self._heard_at) * _DRIFT
+        self._heard_at = received
+        self._heard += 1
+        if error < self.error or abs(ahead - self._ahead) > error + self.error:
+            self._ahead = ahead
+            self.error = error
+
+    @property
+    def is_exact(self) -> bool:
+        """False if another call could show the time more exactly."""
+        return self.error < _EXACT_S or self._heard > _HEARD_MAX
+
+    def monotonic(self, now: float) -> float:
+        """Return the time of the monotonic clock at this time of the gateway's clock."""
+        return now - self._ahead
 
 
 class Lane:
@@ -67,42 +112,57 @@ class Lane:
         self.begins = 0.0
         self.every = -1.0
         self.until = 0.0
-        self.round_trip = float("inf")
+        self.error = 0.0
+        self.exact = False
         self.used_at = time.monotonic()
         self.busy = False
         self.leaves = False
+        self.leaves_at = math.inf
 
-    def update(self, answer: Any, sent: float, received: float) -> None:
-        """Take over what the gateway answered to a call.
+    def update(self, answer: Any, sent: float, answered: float, clock: GatewayClock) -> None:
+        """Take over the answer to a call.
 
-        The timetable is known as exactly as half of the call took, so the fastest call counts. The
-        lease counts from the time at which the call was sent, so that it never ends too late.
+        The lease counts from the time at which the call was sent, so that it never ends too late.
         """
-        round_trip = received - sent
-        begins = (sent + received) / 2 + answer["first_s"]
+        begins = answered + answer["first_s"]
         every = answer["every_s"]
-        if every != self.every:
+        if every and every == self.every:
+            # The next beginning that is due stays the same one.
+            self.begins += (begins - self.begins + every / 2) % every - every / 2
+        else:
             self.begins = begins
-            self.round_trip = round_trip
-        elif every:
-            shift = (begins - self.begins + every / 2) % every - every / 2
-            if round_trip < self.round_trip or abs(shift) > round_trip + self.round_trip:
-                self.begins += shift
-                self.round_trip = round_trip
         self.every = every
+        self.error = clock.error
+        self.exact = clock.is_exact
         self.until = sent + answer["until_s"]
         self.leaves = self.leaves or answer["leaves"]
+        leaves_s = answer.get("leaves_s")
+        self.leaves_at = math.inf if leaves_s is None else answered + leaves_s
 
     def begin_at(self, now: float) -> float | None:
         """Return when the next request may begin; ``None`` if none may begin here any more."""
-        if self.busy or self.leaves:
+        self.leaves = self.leaves or now >= self.leaves_at
+        if self.busy or self.leaves or (self.every and not self.exact):
             return None
-        slack = max(_LEAST_SLACK_S, SLACK_S - self.round_trip / 2)
+        slack = self._slack()
         if self.every and now > self.begins + slack:
             missed = (now - slack - self.begins) // self.every + 1
             self.begins += missed * self.every
         begins = max(now, self.begins)
-        return begins if begins < self.until - MARGIN_S else None
+        return begins if begins < min(self.until - MARGIN_S, self.leaves_at) else None
+
+    def take(self, now: float, *, exclusive: bool) -> float:
+        """Begin a request, and return the time after which it must not be sent any more."""
+        latest = self.until - MARGIN_S
+        if self.every:
+            latest = min(latest, self.begins + self._slack() + _SEND_S)
+        self.begins += self.every
+        self.busy = exclusive
+        self.used_at = now
+        return latest
+
+    def _slack(self) -> float:
+        return max(_LEAST_SLACK_S, SLACK_S - self.error)
 
 
 class LeasedHost:
@@ -136,6 +196,7 @@ class LeasedHost:
     def question(self, now: float) -> dict[str, Any]:
         """Return what is asked, and forget the lanes that are returned by it."""
         for number, lane in list(self.lanes.items()):
+            lane.leaves = lane.leaves or now >= lane.leaves_at
             over = lane.leaves or lane.until <= now
             idle = not self.waiting and now - lane.used_at > max(IDLE_S, 2 * lane.every)
             if not lane.busy and (over or idle):
@@ -178,14 +239,18 @@ class LeasedHost:
             proxy = proxy if proxy in self.proxies else OTHERS
         return self.proxies.setdefault(proxy, Counter())
 
-    def answered(self, answer: Any, sent: float, received: float) -> None:
+    def answered(self, answer: Any, clock: GatewayClock, sent: float, received: float) -> None:
         """Take over what the gateway answered."""
+        # Gateways of older versions do not send the time.
+        now = answer.get("now", (sent + received) / 2)
+        clock.hear(now, sent, received)
+        at = clock.monotonic(now)
         self.free = answer["free"]
         self.exclusive = answer["exclusive"]
         self.probe = answer["probe"]
         given = {lane["lane"]: lane for lane in answer["lanes"]}
         for number, lane in given.items():
-            self.lanes.setdefault(number, Lane()).update(lane, sent, received)
+            self.lanes.setdefault(number, Lane()).update(lane, sent, at, clock)
         for number in self.lanes.keys() - given.keys():
             # The lane belongs to another task now. A request that is in progress there ends.
             self.lanes[number].leaves = True
@@ -193,10 +258,15 @@ class LeasedHost:
         if answer["closed_s"] > 0:
             pause += _CHANCE.uniform(0.3, 0.6)
         self.ask_at = received + pause
+        for lane in self.lanes.values():
+            if not lane.leaves:
+                self.ask_at = min(self.ask_at, lane.leaves_at)
         usable = self.free or any(not lane.leaves for lane in self.lanes.values())
         self.not_before = received if usable else self.ask_at
         if any(lane.leaves and not lane.busy for lane in self.lanes.values()) or self.block:
             self.ask_soon(received)
+        elif given and not clock.is_exact:
+            self.ask_at = min(self.ask_at, received + _EXACT_AFTER_S)
 
 
 class SiteLeases:
@@ -218,6 +288,7 @@ class SiteLeases:
         self._url = urlsplit(url)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._bans = frozenset(bans)
+        self._clock = GatewayClock()
         self._sites: dict[str, LeasedHost] = {}
         self._waiting: set[str] = set()
         self._changed = threading.Condition()
@@ -229,6 +300,7 @@ class SiteLeases:
         self._woken = threading.Event()
         self._wake = wake or self._woken.set
         threading.Thread(target=self._ask_loop, name="crawl-leases", daemon=True).start()
+        atexit.register(self.close)
         if wake is None:
             threading.Thread(target=self._begin_loop, name="crawl-begins", daemon=True).start()
 
@@ -257,7 +329,7 @@ class SiteLeases:
         return site is not None and site.exclusive and not site.free
 
     def begin(self, host: str, function: Begin) -> None:
-        """Call ``function`` with a lane as soon as a request to this host may begin."""
+        """Call ``function`` as soon as a request to this host may begin."""
         with self._changed:
             now = time.monotonic()
             site = self._sites.setdefault(host, LeasedHost())
@@ -354,7 +426,7 @@ class SiteLeases:
         """Begin the requests whose time has come. Return the seconds until the next one; ``None``
         if that depends on the gateway or on other requests.
         """
-        ready: list[tuple[Begin, int | None]] = []
+        ready: list[tuple[Begin, int | None, float]] = []
         soonest: float | None = None
         with self._changed:
             now = time.monotonic()
@@ -365,13 +437,15 @@ class SiteLeases:
                     soonest = begins if soonest is None else min(soonest, begins)
                 if not site.waiting:
                     self._waiting.discard(host)
-        for function, lane in ready:
-            function(lane)
+        for function, lane, latest in ready:
+            function(lane, latest)
         return None if soonest is None else max(0.0, soonest - now)
 
     def close(self) -> None:
         """Return all lanes, and send the last reports."""
         with self._changed:
+            if self._closed:
+                return
             self._closed = True
             self._changed.notify_all()
             asked = {}
@@ -456,7 +530,7 @@ class SiteLeases:
             for host, question in asked.items():
                 site = self._sites[host]
                 if status == 200 and host in answers:
-                    site.answered(answers[host], sent, received)
+                    site.answered(answers[host], self._clock, sent, received)
                 elif status in _UNKNOWN and len(asked) == 1:
                     site.free = True
                     site.ask_at = received + FREE_S
@@ -506,11 +580,11 @@ class SiteLeases:
 
 
 def _begin_some(
-    site: LeasedHost, now: float, ready: list[tuple[Begin, int | None]]
+    site: LeasedHost, now: float, ready: list[tuple[Begin, int | None, float]]
 ) -> float | None:
     """Add the requests that begin now to ``ready``. Return the time of the next one, if known."""
     while site.free and site.waiting:
-        ready.append((site.waiting.popleft(), None))
+        ready.append((site.waiting.popleft(), None, math.inf))
     soonest: float | None = None
     for number, lane in site.lanes.items():
         while site.waiting:
@@ -520,8 +594,6 @@ def _begin_some(
             if begins > now:
                 soonest = begins if soonest is None else min(soonest, begins)
                 break
-            lane.begins += lane.every
-            lane.busy = site.exclusive
-            lane.used_at = now
-            ready.append((site.waiting.popleft(), number))
+            latest = lane.take(now, exclusive=site.exclusive)
+            ready.append((site.waiting.popleft(), number, latest))
     return soonest

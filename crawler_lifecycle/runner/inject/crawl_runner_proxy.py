@@ -4,8 +4,9 @@
 COMMAND, so that process id, signals and exit code are those of the crawler. Without a command, it
 prints the address of the proxy, and serves until a signal ends it.
 
-A plain HTTP request holds a lane of its site until its response has ended. A tunnel (CONNECT, for
-HTTPS) holds one as long as it is open, because nobody sees the requests inside.
+A plain HTTP request holds a lane of its site until its response has ended, and one for robots.txt
+gets the file that one task fetches for all. A tunnel (CONNECT, for HTTPS) holds a lane as long as
+it is open, because nobody sees the requests inside.
 
 It needs only the standard library, like all parts of the runner, so that it works in each image.
 """
@@ -17,6 +18,7 @@ import asyncio
 import base64
 import contextlib
 import hmac
+import http.client
 import os
 import secrets
 import signal
@@ -32,7 +34,7 @@ from urllib.request import getproxies, proxy_bypass
 from crawl_runner_heads import HEAD_MAX, MessageHead, Refusal, RequestTarget, body_size, read_head
 from crawl_runner_leases import SiteLeases
 from crawl_runner_robots import SharedRobots
-from crawl_runner_turns import retry_after_s, turn_at
+from crawl_runner_turns import known_robots, retry_after_s, turn_at
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 EXCEPTIONS = ("NO_PROXY", "no_proxy")
@@ -73,7 +75,8 @@ class Proxy:
         try:
             await self._serve(reader, writer, full=full)
         except Refusal as refusal:
-            await _refuse(writer, refusal)
+            with contextlib.suppress(OSError):
+                await _answer(writer, refusal.status, f"crawl proxy: {refusal}\n".encode())
         except (OSError, EOFError, asyncio.TimeoutError):  # noqa: UP041 (Python 3.9)
             pass  # one of the two has gone, and the other one sees that its connection ends
         finally:
@@ -98,6 +101,12 @@ class Proxy:
         self._robots.agent = head.get("user-agent") or self._robots.agent
         scheme = "http" if exchange.target.path else "https"
         self._robots.visit(scheme, exchange.target.authority)
+        if exchange.target.path == "/robots.txt" and exchange.target.method == "GET":
+            known = await known_robots(self._robots, scheme, exchange.target.authority)
+            if known is not None:
+                status = f"{known.status} {http.client.responses.get(known.status, '')}"
+                await _answer(writer, status, known.body)
+                return
         lane = await self._turn(exchange)
         returns_at = time.monotonic() + TUNNEL_S
 
@@ -108,6 +117,8 @@ class Proxy:
             await exchange.carry(wanted if self._leases.is_exclusive(host) else None)
         finally:
             self._leases.end(host, lane, exchange.status, exchange.retry_after)
+            if exchange.response is not None:
+                self._robots.note(scheme, exchange.target.authority, exchange.response.get)
 
     async def _turn(self, exchange: Exchange) -> int | None:
         """Wait until the request may begin, and return its lane. Raises ``EOFError`` if the crawler
@@ -149,6 +160,7 @@ class Exchange:
         self.status: int | None = None
         """The status of the response; 200 for a tunnel through which the site has sent data."""
         self.retry_after: float | None = None
+        self.response: MessageHead | None = None
         self._head = head
         self._body = body_size(head)
         self._reader = reader
@@ -274,6 +286,7 @@ class Exchange:
             )
             await self._send(self._writer, sent)
         self.status = status
+        self.response = head
         self.retry_after = retry_after_s(head.get("retry-after"), head.get("date"))
         await self._download(reader)
 
@@ -332,16 +345,15 @@ def _basic(user: str) -> str:
     return "Basic " + base64.b64encode(user.encode()).decode()
 
 
-async def _refuse(writer: asyncio.StreamWriter, refusal: Refusal) -> None:
-    text = f"crawl proxy: {refusal}\n".encode()
+async def _answer(writer: asyncio.StreamWriter, status: str, body: bytes) -> None:
+    """Send a response of the proxy itself."""
     head = MessageHead(
-        "", [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
+        "", [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
     )
-    if refusal.status.startswith("407"):
+    if status.startswith("407"):
         head.headers.append(("Proxy-Authenticate", "Basic realm=crawl"))
-    with contextlib.suppress(OSError):
-        writer.write(head.closing(f"HTTP/1.1 {refusal.status}") + text)
-        await asyncio.wait_for(writer.drain(), HEAD_S)
+    writer.write(head.closing(f"HTTP/1.1 {status}") + body)
+    await asyncio.wait_for(writer.drain(), HEAD_S)
 
 
 async def _run(listener: socket.socket, password: str, crawler: int | None) -> NoReturn:

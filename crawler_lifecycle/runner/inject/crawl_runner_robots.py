@@ -1,4 +1,5 @@
-"""The robots.txt of the sites that one crawler process visits. One task of all runs fetches it.
+"""The robots.txt of the sites that one crawler process visits, which one task of all runs fetches,
+and the rights that their responses reserve.
 
 The gateway answers with the file that another task has fetched, or lets this process fetch it. Then
 the requests for the site's files take turns like all others. It uses only the standard library.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import http.client
 import json
 import queue
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from crawl_runner_leases import SLACK_S, SiteLeases
+from crawl_runner_leases import SiteLeases
 
 #: The maximum size of a file that is kept, in bytes. The rest is not read.
 FILE_MAX = 512 * 1024
@@ -32,8 +34,13 @@ WAIT_S = 20.0
 ORIGINS_MAX = 1000
 _THREADS = 4
 _REDIRECTS = 5
+#: Seconds for which a request for robots.txt waits for the file that a task fetches for all, and
+#: between two reports of the rights that an origin reserves.
+KNOWN_S = 15.0
+_RESERVED_S = 3600.0
 _AGENT = "crawler-lifecycle"
 _AGENT_MAX = 500
+_POLICY_MAX = 1000
 _FAILURES = (
     OSError,
     ValueError,
@@ -61,8 +68,10 @@ class SharedRobots:
         self._visited: set[tuple[str, str]] = set()
         self._known: dict[str, RobotsFile | None] = {}
         self._waiting: dict[str, list[Callable[[RobotsFile | None], object]]] = {}
+        self._reserved: dict[str, float] = {}
+        """When the rights that an origin reserves were reported."""
         self._lock = threading.Lock()
-        self._origins: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
     def visit(self, scheme: str, authority: str) -> None:
         """Note that a request to this origin follows. ``authority`` is a host with its port."""
@@ -74,7 +83,7 @@ class SharedRobots:
         self, scheme: str, authority: str, function: Callable[[RobotsFile | None], object]
     ) -> None:
         """Call ``function`` in any thread with the robots.txt; with ``None`` if it is unknown."""
-        origin = f"{scheme}://{authority.rpartition('@')[2].lower()}"
+        origin = _origin(scheme, authority)
         with self._lock:
             known = origin in self._known
             if not known:
@@ -84,24 +93,44 @@ class SharedRobots:
         if known:
             function(self._known[origin])
 
+    def note(self, scheme: str, authority: str, header: Callable[[str], str | None]) -> None:
+        """Report it if a response reserves the rights of text and data mining. ``header`` returns
+        one of its headers.
+        """
+        if (header("tdm-reservation") or "").strip() != "1":
+            return
+        origin = _origin(scheme, authority)
+        now = time.monotonic()
+        with self._lock:
+            reported = self._reserved.get(origin, -_RESERVED_S)
+            if now - reported < _RESERVED_S or len(self._reserved) >= ORIGINS_MAX:
+                return
+            self._reserved[origin] = now
+        policy = header("tdm-policy")
+        body = {"origin": origin, "reserved": {"policy": policy and policy[:_POLICY_MAX]}}
+        self._jobs.put(lambda: self._share(body))
+
     def _begin(self, origin: str) -> None:
         self._waiting[origin] = []
-        self._origins.put(origin)
+        self._jobs.put(functools.partial(self._know, origin))
         started = len(self._waiting) + len(self._known)
         if started <= _THREADS:
             threading.Thread(target=self._work, name="crawl-robots", daemon=True).start()
 
     def _work(self) -> None:
         while True:
-            origin = self._origins.get()
-            answer: Any = {}
-            # Without robots.txt, the crawl continues as if this module did not exist.
+            job = self._jobs.get()
             with contextlib.suppress(*_FAILURES):
-                answer = self._learn(origin)
-            self._publish(origin, answer)
-            if answer.get("fetched"):
-                with contextlib.suppress(*_FAILURES):
-                    self._fetch(origin, "/.well-known/tdmrep.json", "tdm")
+                job()
+
+    def _know(self, origin: str) -> None:
+        answer: Any = {}
+        # Without robots.txt, the crawl continues as if this module did not exist.
+        with contextlib.suppress(*_FAILURES):
+            answer = self._learn(origin)
+        self._publish(origin, answer)
+        if answer.get("fetched"):
+            self._fetch(origin, "/.well-known/tdmrep.json", "tdm")
 
     def _learn(self, origin: str) -> Any:
         """Return the answer of the gateway, after this process has fetched the robots.txt if it
@@ -156,20 +185,26 @@ class SharedRobots:
             turns: queue.SimpleQueue[tuple[int | None, float]] = queue.SimpleQueue()
 
             def begin(
-                lane: int | None, turns: queue.SimpleQueue[tuple[int | None, float]] = turns
+                lane: int | None,
+                latest: float,
+                turns: queue.SimpleQueue[tuple[int | None, float]] = turns,
             ) -> None:
-                turns.put((lane, time.monotonic()))
+                turns.put((lane, latest))
 
             self._leases.begin(host, begin)
             try:
-                lane, began_at = turns.get(timeout=max(0.0, until - time.monotonic()))
+                lane, latest = turns.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 if self._leases.cancel(host, begin):
                     raise TimeoutError(host) from None
-                lane, began_at = turns.get(timeout=1.0)
-            if lane is None or time.monotonic() - began_at < SLACK_S / 2:
+                lane, latest = turns.get(timeout=1.0)
+            if time.monotonic() <= latest:
                 return lane
             self._leases.abandon(host, lane)
+
+
+def _origin(scheme: str, authority: str) -> str:
+    return f"{scheme}://{authority.rpartition('@')[2].lower()}"
 
 
 class _SameSite(urllib.request.HTTPRedirectHandler):

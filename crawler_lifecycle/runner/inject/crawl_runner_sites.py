@@ -21,7 +21,7 @@ import weakref
 from typing import Any
 
 from crawl_runner_leases import PROXY_LENGTH_MAX, SiteLeases
-from crawl_runner_robots import RobotsFile, SharedRobots
+from crawl_runner_robots import KNOWN_S, RobotsFile, SharedRobots
 from crawl_runner_turns import retry_after_s
 from scrapy import signals
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
@@ -31,12 +31,8 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import Deferred
 
-#: Seconds by which a busy or frozen process may send a request late.
-_LATE_S = 0.04
 #: Seconds between two checks whether the crawl is ending, while requests wait.
 _CHECK_S = 0.5
-#: Seconds for which a crawl waits for the robots.txt that a task fetches for all.
-_ROBOTS_S = 15.0
 #: Scrapy's own handlers, which close a connection after its request if a header says so. Browsers
 #: do not accept this header.
 _OWN_HANDLERS = re.compile(r"scrapy\.core\.downloader\.handlers\.(?!http2)")
@@ -135,10 +131,13 @@ class LeasedRequests:
         try:
             response = await original(request)
             status = response.status
+
+            def header(name: str) -> str:
+                return (response.headers.get(name) or b"").decode("latin-1")
+
+            self._robots.note(parts.scheme, parts.netloc, header)
             if "Retry-After" in response.headers:
-                retry_after = retry_after_s(
-                    _text(response.headers, "Retry-After"), _text(response.headers, "Date")
-                )
+                retry_after = retry_after_s(header("Retry-After"), header("Date"))
             return response
         finally:
             self._leases.end(host, lane, status, retry_after, _proxy_of(request))
@@ -149,7 +148,7 @@ class LeasedRequests:
         """Return the robots.txt that one task fetches for all; ``None`` if it is not known in
         time.
         """
-        until = time.monotonic() + _ROBOTS_S
+        until = time.monotonic() + KNOWN_S
         found: Any = Deferred()
 
         def end(file: RobotsFile | None) -> None:
@@ -195,10 +194,10 @@ class LeasedRequests:
             self._waiting.add(wait)
             self._leases.begin(host, wait.begin)
             try:
-                if not wait.began_at:
+                if not wait.latest:
                     await maybe_deferred_to_future(wait.deferred)
                 # The process may have been frozen, or busy for a long time.
-                if wait.lane is None or time.monotonic() - wait.began_at < _LATE_S:
+                if time.monotonic() <= wait.latest:
                     return wait.lane
                 self._leases.abandon(host, wait.lane)
             except IgnoreRequest:
@@ -270,11 +269,11 @@ class _Wait:
         self.host = host
         self.deferred: Any = Deferred()
         self.lane: int | None = None
-        self.began_at = 0.0
+        self.latest = 0.0
 
-    def begin(self, lane: int | None) -> None:
+    def begin(self, lane: int | None, latest: float) -> None:
         self.lane = lane
-        self.began_at = time.monotonic()
+        self.latest = latest
         self.deferred.callback(None)
 
 
@@ -294,7 +293,3 @@ def _statuses(given: Any) -> list[int]:
         raise ValueError(
             f"SITES_BAN_STATUSES: {given!r} is not valid; give status codes such as [403, 429]"
         ) from None
-
-
-def _text(headers: Any, name: str) -> str:
-    return (headers.get(name) or b"").decode("latin-1")

@@ -47,9 +47,12 @@ class Endless(scrapy.Spider):
 class JournalSite:
     """A site that notes the times of all requests. Times are those of the monotonic clock."""
 
-    def __init__(self, latency_s: float = 0.05, robots: str | None = None) -> None:
+    def __init__(
+        self, latency_s: float = 0.05, robots: str | None = None, headers: str = ""
+    ) -> None:
         self.latency_s = latency_s
         self.robots = robots
+        self.headers = headers
         self.arrivals: list[float] = []
         self.paths: list[str] = []
         self.now_open = 0
@@ -96,10 +99,10 @@ class JournalSite:
         self.now_open += 1
         self.most_open = max(self.most_open, self.now_open)
         status = "200 OK"
-        more = ""
+        more = self.headers
         if now < self.refuses_until:
             status = "429 Too Many Requests"
-            more = f"Retry-After: {self.retry_after_s}\r\n"
+            more += f"Retry-After: {self.retry_after_s}\r\n"
         else:
             await asyncio.sleep(self.latency_s)
         self.now_open -= 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import insert, select, update
 
-from crawler_lifecycle.features.sites.domain.lanes import PACE
+from crawler_lifecycle.features.sites.domain.lanes import LONG_LEASE_S, PACE
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.sites.store import leases as leases_module
 from crawler_lifecycle.features.sites.store import minutes as minutes_module
@@ -27,6 +29,7 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.task_tokens import Purpose, TaskClaim, sign, sign_task
 from tests.gateway.gateway_harness import Harness
+from tests.gateway.keys import Keys
 
 KEY = b"k" * 32
 SHOP = "shop.example"
@@ -99,6 +102,43 @@ def test_tasks_of_all_runs_share_the_lanes_of_a_site(tasks: Tasks) -> None:
     assert sorted(numbers) == [0, 1, 2, 3]
     assert tasks.ask(first, wanted=0)["lanes"] == []
     assert len(tasks.ask(second, wanted=4, kept=numbers[3:])["lanes"]) == 4
+
+
+def test_a_run_of_a_project_token_leases_lanes_and_closes_its_site(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """The site belongs to all projects, and the token of the task does not know any."""
+    keys = Keys(tmp_path, "a")
+    with harness.client(harness.new_app(entrance=keys.entrance(task_key=KEY))) as client:
+        client.headers.update(keys.headers("a-operate"))
+        tasks = Tasks(harness, client)
+        tasks.limit(SHOP, connections=2)
+        run_id = tasks.start()
+        assert client.get(f"/v1/runs/{run_id}").json()["project"] == "a"
+        assert len(tasks.ask(run_id, wanted=2)["lanes"]) == 2
+        assert tasks.ask(run_id, block={"status": 429, "retry_after_s": 20.0})["closed_s"] > 19
+
+
+@pytest.mark.parametrize("jump_s", [600.0, -600.0])
+def test_no_lane_is_leased_after_the_clock_of_the_database_was_set(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    """Until all leases that tasks believe to have are over."""
+    begun = 100.0
+    now = {"steady": begun, "set": 1e9}
+    monkeypatch.setattr(leases_module, "db_now", lambda conn: now["steady"] + now["set"])
+    monkeypatch.setattr(leases_module, "time", SimpleNamespace(monotonic=lambda: now["steady"]))
+    tasks.limit(SHOP, connections=1)
+    first = tasks.start()
+    second = tasks.start()
+    assert tasks.ask(first)["lanes"]
+    now["set"] += jump_s
+    for passed_s in (1.0, LONG_LEASE_S):
+        now["steady"] = begun + passed_s
+        assert not tasks.ask(second)["lanes"]
+    now["steady"] = begun + LONG_LEASE_S + 2
+    assert tasks.ask(second)["lanes"]
+    assert not tasks.ask(first)["lanes"]
 
 
 def test_a_host_without_limits_is_free(tasks: Tasks) -> None:

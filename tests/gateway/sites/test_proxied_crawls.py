@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.store.tables import site_robots
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.gateway_process import environment, gateway
 from tests.gateway.sites.lease_story import KEY, JournalSite, leases_of, limit, start_run
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.processes
 
 CRAWLS = 3
 PAGES = 30
-#: Fetches pages with six threads, and prints their statuses.
+#: Fetches robots.txt and pages with six threads, and prints their statuses.
 CRAWLER = """
 import sys, urllib.error, urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +33,9 @@ def fetch(page):
         return error.code
 
 with ThreadPoolExecutor(6) as pool:
+    host = sys.argv[1].rpartition("/")[0]
+    rules = urllib.request.urlopen(f"{host}/robots.txt", timeout=60).read().decode()
+    assert rules == "User-agent: *\\n", rules
     print(*pool.map(fetch, range(int(sys.argv[2]))))
 """
 
@@ -41,7 +46,8 @@ def test_crawls_behind_the_proxy_keep_the_limits_of_a_site(
     limit(harness, SiteLimits(requests_per_s=20, connections=3, rest_s=60))
     database = str(harness.store.database.engine.url)
     more = {"LIFECYCLE_DATABASE__URL": database, "LIFECYCLE_GATEWAY__TASK_KEY": KEY.decode()}
-    site = JournalSite()
+    headers = "TDM-Reservation: 1\r\nTDM-Policy: https://shop.example/p\r\n"
+    site = JournalSite(robots="User-agent: *\n", headers=headers)
     proxy = [sys.executable, str(RUNNER / "inject" / "crawl_runner_proxy.py"), "--"]
     crawls = []
     with site.serving(), gateway(environment(tmp_path, **more), tmp_path) as service:
@@ -66,3 +72,7 @@ def test_crawls_behind_the_proxy_keep_the_limits_of_a_site(
     assert site.most_in_a_second() <= 22
     assert site.most_open <= 3
     assert len([late for late in after if late < 3]) <= 3
+    assert site.paths.count("/robots.txt") == 1, "one of them fetched it for all"
+    with harness.store.database.reading() as conn:
+        row = conn.execute(select(site_robots)).mappings().one()
+    assert (row["tdm_reserved"], row["tdm_policy"]) == (True, "https://shop.example/p")

@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import insert, update
 
+from crawler_lifecycle.features.sites.domain.lanes import PACE
 from crawler_lifecycle.features.sites.store import leases as leases_module
 from crawler_lifecycle.features.sites.store.tables import (
     run_robots,
@@ -74,7 +75,7 @@ def test_one_task_fetches_for_all_and_the_delay_limits_the_site(visitors: Visito
     assert base64.b64decode(known["body"]) == TEXT
     assert known["sha256"] == hashlib.sha256(TEXT).hexdigest()
     lane = visitors.ask(second)["lanes"][0]
-    assert lane["every_s"] == pytest.approx(5 * 1.04)
+    assert lane["every_s"] == pytest.approx(5 * PACE)
     rows = visitors.rows(run_robots)
     assert {(row["run_id"], row["sha256"]) for row in rows} == {
         (first, known["sha256"]),
@@ -143,6 +144,18 @@ def test_tdm_reservations_are_recorded(visitors: Visitors) -> None:
     [row] = visitors.rows(site_robots)
     assert (row["tdm_reserved"], row["tdm_policy"]) == (True, "https://shop.example/p")
     assert row["status"] == 200
+
+
+def test_a_response_can_reserve_rights(visitors: Visitors) -> None:
+    run_id = visitors.visit()
+    visitors.share(run_id)
+    visitors.report(run_id, TEXT)
+    for policy, kept in (("https://shop.example/p", "https://shop.example/p"), ("data:x", None)):
+        assert visitors.share(run_id, reserved={"policy": policy}).status_code == 200
+        [row] = visitors.rows(site_robots)
+        assert (row["tdm_reserved"], row["tdm_policy"]) == (True, kept)
+    assert visitors.share(visitors.start(), reserved={}).status_code == 409, "it is no visitor"
+    assert visitors.share(run_id, reserved={"policy": "x" * 1001}).status_code == 422
 
 
 def test_a_body_that_is_too_large_is_refused(visitors: Visitors) -> None:

@@ -12,6 +12,7 @@ therefore contains at most ``requests_per_s * (1 + SLACK_S)`` beginnings, rounde
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -19,28 +20,32 @@ from dataclasses import dataclass, replace
 
 from .site import SiteLimits
 
-#: Seconds after which a lease ends unless it is renewed, and after which a task renews it: while
-#: other tasks are waiting, and otherwise.
+#: Seconds after which a lease ends unless it is renewed, and after which a task renews it.
 LEASE_S = 6.0
-RENEW_S = (2.0, 3.5)
+RENEW_S = 3.5
 #: The same for a task that has had the site to itself for ``SETTLED_S``, and leaves a lane free for
 #: the next task.
 LONG_LEASE_S = 30.0
 LONG_RENEW_S = 15.0
 SETTLED_S = 10.0
-#: Seconds between the calls of all tasks that wait for a lane of one site, and the limits for one
-#: task.
-ASK_S = 0.25
-ASK_RANGE_S = (0.5, 8.0)
-#: Seconds for which a task keeps its last lane while other tasks are waiting.
-TURN_S = 4.0
+#: The limits of the seconds after which a task that waits for a lane asks again. Those that are
+#: next in line ask the most often.
+ASK_RANGE_S = (0.1, 8.0)
+#: Seconds for which a lane stays free for a task that is next in line, and after which a task that
+#: does not ask again has lost its place.
+MOMENT_S = 0.4
+ABSENT_S = 3.0
+#: The limits of the seconds for which a task keeps its last lane while other tasks are waiting, and
+#: the seconds in which each of them gets a turn, if these limits allow it.
+TURN_RANGE_S = (1.5, 6.0)
+ROUND_S = 60.0
 #: Seconds after the turn in which a request in progress may end. Then the lane is not renewed.
 LEAVE_S = 180.0
 #: Seconds by which a request may begin late.
 SLACK_S = 0.1
 #: How much slower than allowed the timetables are. Requests also arrive late because their process
 #: or the network is busy, and this keeps such a second at the limit and its tenth.
-PACE = 1.04
+PACE = 1.03
 #: Seconds between two times of the database's clock that show that it was set.
 SET_S = 0.5
 #: The maximum number of lanes of a site without a limit on connections.
@@ -70,13 +75,14 @@ class LaneLease:
 class LeaseRequest:
     """The demand of a task at one site.
 
-    ``wanted`` is the number of lanes that it can use now, and ``kept`` are the lanes that it has
-    not returned.
+    ``wanted`` is the number of lanes that it can use now, ``kept`` are the lanes that it has not
+    returned, and ``ahead`` is the number of tasks that come before it.
     """
 
     holder: str
     wanted: int
     kept: Collection[int] = ()
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,14 @@ class Assignment:
     leases: Sequence[LaneLease]
     missing: bool
     """True if a request got no lane."""
+    contended: bool
+    """True if tasks are waiting for a lane."""
     renew_s: float
     """Seconds after which the tasks that asked renew their leases."""
+
+    def leaves_s(self, lease: LaneLease, turn: float, now: float) -> float | None:
+        """Return the seconds until the turn in a lane is over; ``None`` if nobody is waiting."""
+        return max(0.0, lease.since + turn - now) if self.contended else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +114,49 @@ class Timetable:
     every_s: float
 
 
-class WaitingTasks:
-    """The tasks that wait for a lane of one site, as far as one gateway knows.
+class Line:
+    """The tasks that wait for a lane of one site, as far as one gateway knows: first come, first
+    served.
 
     Times are those of a clock that nobody sets.
     """
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        """When each task asks again, in the order in which they came."""
 
-    def set(self, holder: str, now: float, *, waits: bool) -> None:
-        """Note whether a task is waiting. It is forgotten if it does not ask again."""
-        self._until.pop(holder, None)
-        if waits:
-            self._until[holder] = now + 2 * ASK_RANGE_S[1]
+    def __len__(self) -> int:
+        return len(self._due)
 
-    def ask_s(self, now: float) -> float:
-        """Return the seconds after which each of them asks again, so that the more are waiting, the
-        less often each of them asks.
-        """
-        while self._until and next(iter(self._until.values())) < now:
-            del self._until[next(iter(self._until))]
-        return min(max(ASK_RANGE_S[0], ASK_S * len(self._until)), ASK_RANGE_S[1])
+    def join(self, holder: str, now: float) -> None:
+        """Add a task at the end, unless it is waiting, and forget tasks that ask no more."""
+        self._due[holder] = now
+        absent = [name for name, due in self._due.items() if due < now - ABSENT_S]
+        for name in absent:
+            del self._due[name]
+
+    def leave(self, holder: str) -> None:
+        """Forget a task that got a lane or wants none."""
+        self._due.pop(holder, None)
+
+    def ahead(self, holder: str, now: float) -> int:
+        """Return how many tasks come before this one and ask again at this moment."""
+        before = itertools.takewhile(lambda name: name != holder, self._due)
+        return sum(abs(self._due[name] - now) <= MOMENT_S for name in before)
+
+    def ask_s(self, holder: str, lanes: int, now: float) -> float:
+        """Return the seconds after which a task asks again: half of the time until its turn."""
+        self._due.setdefault(holder, now)
+        place = list(self._due).index(holder)
+        turn = place * turn_s(len(self._due), lanes) / max(lanes, 1)
+        pause = min(max(ASK_RANGE_S[0], turn / 2), ASK_RANGE_S[1])
+        self._due[holder] = now + pause
+        return pause
+
+
+def turn_s(waiting: int, lanes: int) -> float:
+    """Return the seconds of a turn while so many tasks wait for so many lanes."""
+    return min(max(TURN_RANGE_S[0], ROUND_S * lanes / max(waiting, 1)), TURN_RANGE_S[1])
 
 
 class SteadyClock:
@@ -168,13 +201,15 @@ def assign_lanes(
     lanes: int,
     now: float,
     *,
+    turn: float = TURN_RANGE_S[1],
     others_wait: bool = False,
 ) -> Assignment:
     """Return the leases after these requests.
 
-    ``requests`` are in the order in which they came, one for each holder. Of the lanes, only the
-    first ``lanes`` may be leased now. ``others_wait`` is true if other tasks are waiting. Free
-    lanes are given one at a time, first to the tasks that have none.
+    ``requests`` are in the order of the line, one for each holder. Of the lanes, only the first
+    ``lanes`` may be leased now. ``others_wait`` is true if other tasks are waiting; then a task
+    keeps its last lane for ``turn`` seconds. Free lanes are given one at a time, first to the tasks
+    that have none.
     """
     before = [lease.at(now) for lease in leases if lease.until > now]
     kept = {request.holder: request.kept for request in requests}
@@ -188,17 +223,17 @@ def assign_lanes(
     contended = missing or others_wait
     if contended and len(after) >= lanes:
         for request in requests:
-            _end_turn(after, request.holder, now)
+            _end_turn(after, request.holder, turn, now)
     if not contended and len(after) < lanes and _is_settled(after, kept, now):
         after = [replace(lease, until=now + LONG_LEASE_S) for lease in after]
-        return Assignment(after, missing, LONG_RENEW_S)
-    return Assignment(after, missing, RENEW_S[0] if contended else RENEW_S[1])
+        return Assignment(after, missing, contended, LONG_RENEW_S)
+    return Assignment(after, missing, contended, RENEW_S)
 
 
 def _renewed(lease: LaneLease, lanes: int, now: float) -> LaneLease:
     """Return the lease of a holder that still uses the lane."""
     leaves = lease.leaves or lease.lane >= lanes
-    if leaves and now - lease.since > TURN_S + LEAVE_S:
+    if leaves and now - lease.since > TURN_RANGE_S[1] + LEAVE_S:
         return replace(lease, leaves=True)
     # Never earlier: the holder may not receive the answer.
     return replace(lease, until=max(lease.until, now + LEASE_S), leaves=leaves)
@@ -231,6 +266,7 @@ def _given(
             request.holder
             for request in requests
             if request.wanted > counts[request.holder]
+            and request.ahead < len(free)
             and (just_left is None or not counts[request.holder])
             and request.holder not in (just_left or ())
         ]
@@ -242,11 +278,11 @@ def _given(
     return given
 
 
-def _end_turn(leases: list[LaneLease], holder: str, now: float) -> None:
+def _end_turn(leases: list[LaneLease], holder: str, turn: float, now: float) -> None:
     """Let a holder leave one lane: at once if it has several, else when its turn is over."""
     mine = [lease for lease in leases if lease.holder == holder and not lease.leaves]
     if not mine:
         return
     oldest = min(mine, key=lambda lease: lease.since)
-    if len(mine) > 1 or now - oldest.since >= TURN_S:
+    if len(mine) > 1 or now - oldest.since >= turn:
         leases[leases.index(oldest)] = replace(oldest, leaves=True)

@@ -96,11 +96,11 @@ def tdm_reservation(body: bytes) -> TdmReservation | None:
         return None
     for rule in rules:
         if rule.get("tdm-reservation") in (1, "1"):
-            return TdmReservation(True, _policy(rule.get("tdm-policy")))
+            return TdmReservation(True, tdm_policy(rule.get("tdm-policy")))
     return TdmReservation(False)
 
 
-def _policy(given: object) -> str | None:
+def tdm_policy(given: object) -> str | None:
     """Return the address of a policy, unless it is none that a browser may open."""
     if isinstance(given, str) and given.startswith(("http://", "https://")):
         return given[:POLICY_MAX]

@@ -124,6 +124,9 @@ class LeasedLane(StrictBody):
     leaves: bool = Field(
         description="true if no further request may begin; return the lane after the present one"
     )
+    leaves_s: float | None = Field(
+        description="seconds until `leaves` is true; null if no task is waiting for the lane"
+    )
 
 
 class SiteLease(StrictBody):
@@ -135,6 +138,7 @@ class SiteLease(StrictBody):
     probe: bool = Field(description="true if one request decides whether the site opens again")
     closed_s: float = Field(description="seconds for which no request may begin")
     ask_s: float = Field(description="seconds after which to ask again, at the latest")
+    now: float = Field(description="the time of the answer, by the clock of the database")
     lanes: list[LeasedLane]
 
 
@@ -264,8 +268,9 @@ def _lease(answer: SiteAnswer) -> SiteLease:
             every_s=timetable.every_s,
             until_s=lease.until - answer.now,
             leaves=lease.leaves,
+            leaves_s=leaves_s,
         )
-        for lease, timetable in answer.lanes
+        for lease, timetable, leaves_s in answer.lanes
     ]
     return SiteLease(
         site=answer.site,
@@ -274,5 +279,6 @@ def _lease(answer: SiteAnswer) -> SiteLease:
         probe=answer.probe,
         closed_s=answer.closed_s,
         ask_s=answer.ask_s,
+        now=answer.now,
         lanes=lanes,
     )

@@ -17,9 +17,9 @@ from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.gateway.runs.routes import no_task
 from crawler_lifecycle.web.problems import JsonBody
 
-from ..domain.robots import FILE_MAX, ORIGIN_MAX
+from ..domain.robots import FILE_MAX, ORIGIN_MAX, POLICY_MAX
 from ..store.leases import LeaseCall
-from ..store.robots import FetchedFile, RobotsStore
+from ..store.robots import FetchedFile, RobotsAnswer, RobotsStore
 from .leases import not_executing
 
 _BASE64_MAX = 4 * (FILE_MAX // 3 + 1)
@@ -39,8 +39,14 @@ class SiteFile(StrictBody):
         return FetchedFile(self.status, self.body)
 
 
+class TdmHeaders(StrictBody):
+    """The headers of a response with ``tdm-reservation: 1``."""
+
+    policy: str | None = Field(default=None, max_length=POLICY_MAX, description="`tdm-policy`")
+
+
 class RobotsCall(StrictBody):
-    """A question about the robots.txt of an origin, or the files that the task has fetched."""
+    """A question about the robots.txt of an origin, or what the task has learned about it."""
 
     origin: str = Field(
         min_length=1, max_length=ORIGIN_MAX, description="such as `https://shop.example:8443`"
@@ -54,6 +60,10 @@ class RobotsCall(StrictBody):
     robots: SiteFile | None = Field(default=None, description="`/robots.txt`, if it was fetched")
     tdm: SiteFile | None = Field(
         default=None, description="`/.well-known/tdmrep.json`, if it was fetched"
+    )
+    reserved: TdmHeaders | None = Field(
+        default=None,
+        description="a response reserved the rights of text and data mining; sent without files",
     )
 
 
@@ -94,7 +104,10 @@ def add_robots(app: FastAPI, gateway: Gateway) -> None:
         if run is None and not tasks.recorded_tasks([(run_id, index, attempt)]):
             raise no_task(run_id, index, attempt)
         task = LeaseCall(run_id, None if run is None else run.uid, index, attempt, {})
-        if body.robots is None and body.tdm is None:
+        answer: RobotsAnswer | None
+        if body.reserved is not None:
+            answer = store.reserve(task, body.origin, body.reserved.policy)
+        elif body.robots is None and body.tdm is None:
             answer = store.ask(task, body.origin)
         else:
             robots = None if body.robots is None else body.robots.to_file()

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, delete, or_, select, update
 
@@ -21,12 +21,13 @@ from ..domain.lanes import (
     ASK_RANGE_S,
     LaneLease,
     LeaseRequest,
+    Line,
     SteadyClock,
     Timetable,
-    WaitingTasks,
     assign_lanes,
     lane_count,
     timetable_of,
+    turn_s,
 )
 from ..domain.site import SiteLimits
 from .blocks import close, record_block
@@ -40,8 +41,8 @@ CACHE_MAX = 20_000
 #: Seconds after which a task asks again about a site without limits, and about a closed one.
 FREE_S = 60.0
 CLOSED_S = 30.0
-#: The maximum number of sites for which the waiting tasks are counted.
-WAITING_MAX = 20_000
+#: The maximum number of sites with a line of waiting tasks.
+LINES_MAX = 20_000
 #: Seconds after the end of a lease in which its task may still close the site.
 REPORT_S = 60.0
 _ALIVE = [status.value for status in TaskStatus if not status.terminal]
@@ -103,6 +104,15 @@ class LeaseCall:
         )
 
 
+class HeldLane(NamedTuple):
+    """A lane of a task."""
+
+    lease: LaneLease
+    timetable: Timetable
+    leaves_s: float | None
+    """Seconds after which no further request may begin; ``None`` if nobody is waiting."""
+
+
 @dataclass(frozen=True, slots=True)
 class SiteAnswer:
     """The lanes of a task at one site."""
@@ -115,7 +125,7 @@ class SiteAnswer:
     """True if one request decides whether the site opens."""
     exclusive: bool = True
     """True if a lane is busy until its request has ended."""
-    lanes: Sequence[tuple[LaneLease, Timetable]] = ()
+    lanes: Sequence[HeldLane] = ()
     now: float = 0.0
     ask_s: float = FREE_S
     """Seconds after which the task asks again."""
@@ -132,7 +142,7 @@ class LeaseStore:
         self._db = database
         self._entries: dict[str, tuple[float, str, SiteLimits]] = {}
         self._clock = SteadyClock()
-        self._waiting: dict[str, WaitingTasks] = {}
+        self._lines: dict[str, Line] = {}
 
     def answer(self, calls: Sequence[LeaseCall]) -> list[Answers]:
         """Return the answer to each call. One transaction answers all of them.
@@ -151,9 +161,9 @@ class LeaseStore:
                 reports = asked.setdefault(sites[host][0], {})
                 reports[holder] = reports[holder] + report if holder in reports else report
         limits = dict(sites.values())
-        if len(self._waiting) > WAITING_MAX:
-            self._waiting.clear()
-        batch = _Batch(conn, self._clock, self._waiting, limits, asked, accepted)
+        if len(self._lines) > LINES_MAX:
+            self._lines.clear()
+        batch = _Batch(conn, self._clock, self._lines, limits, asked, accepted)
         answers = batch.answers()
         _count_refused(conn, accepted.values())
         return [
@@ -218,14 +228,14 @@ class _Batch:
         self,
         conn: Connection,
         clock: SteadyClock,
-        waiting: dict[str, WaitingTasks],
+        lines: dict[str, Line],
         limits: Mapping[str, SiteLimits],
         asked: Mapping[str, Mapping[str, SiteReport]],
         calls: Mapping[str, LeaseCall],
     ) -> None:
         self._conn = conn
         self._clock = clock
-        self._waiting = waiting
+        self._lines = lines
         self._steady = True
         self._limits = limits
         self._asked = asked
@@ -306,7 +316,7 @@ class _Batch:
             if report.block is not None:
                 self._record_block(name, holder, report.block, now, 0.0)
         ask_s = min(closed_s, CLOSED_S) if closed_s else FREE_S
-        answer = SiteAnswer(name, free=closed_s <= 0, closed_s=closed_s, ask_s=ask_s)
+        answer = SiteAnswer(name, free=closed_s <= 0, closed_s=closed_s, now=now, ask_s=ask_s)
         return dict.fromkeys(self._asked[name], answer)
 
     def _answer_shared(self, row: Row, now: float) -> dict[str, SiteAnswer]:
@@ -319,16 +329,28 @@ class _Batch:
         closed_s = max(state.closed_s(now), limits.opens_at(now) - now)
         probe = state.closures > 0
         lanes = self._lanes(limits, closed=closed_s > 0, probe=probe)
-        requests = [
-            LeaseRequest(holder, report.wanted, report.kept) for holder, report in reports.items()
-        ]
+        # Nobody stands in line at a closed site.
+        line = self._lines.setdefault(name, Line()) if lanes else Line()
         waited_until = min(row["lane_wanted_until"], now + 2 * ASK_RANGE_S[1])
-        others_wait = waited_until > now
-        assigned = assign_lanes(leases, requests, lanes, now, others_wait=others_wait)
+        turn = turn_s(len(line), lanes)
+        assigned = assign_lanes(
+            leases,
+            self._in_line(line, name),
+            lanes,
+            now,
+            turn=turn,
+            others_wait=waited_until > now,
+        )
         after = assigned.leases
-        pause = self._pause(name, after)
-        if assigned.missing and lanes:
-            changes["lane_wanted_until"] = max(waited_until, now + 1.5 * pause)
+        served = {lease.holder for lease in after}
+        pauses = {}
+        for holder, report in reports.items():
+            if holder in served or not report.wanted:
+                line.leave(holder)
+            else:
+                pauses[holder] = line.ask_s(holder, lanes, time.monotonic())
+        if pauses and lanes:
+            changes["lane_wanted_until"] = max(waited_until, now + 1.5 * max(pauses.values()))
         if any(row[column] != value for column, value in changes.items()):
             self._conn.execute(update(site).where(site.c.site == name).values(**changes))
         self._keep_leases(name, leases, after, now)
@@ -343,25 +365,36 @@ class _Batch:
         answers = {}
         for holder, report in reports.items():
             mine = [lease for lease in after if lease.holder == holder]
-            tables = [(lease, timetable_of(limits, lease.lane, now)) for lease in mine]
+            held = [
+                HeldLane(
+                    lease,
+                    timetable_of(limits, lease.lane, now),
+                    assigned.leaves_s(lease, turn, now),
+                )
+                for lease in mine
+            ]
             ask_s = FREE_S
             if closed_s:
                 ask_s = min(closed_s, CLOSED_S)
             elif mine:
                 ask_s = assigned.renew_s
             elif report.wanted:
-                ask_s = pause
-            answers[holder] = replace(common, lanes=tables, ask_s=ask_s)
+                ask_s = pauses[holder]
+            answers[holder] = replace(common, lanes=held, ask_s=ask_s)
         return answers
 
-    def _pause(self, name: str, leases: Sequence[LaneLease]) -> float:
-        """Return the seconds after which tasks without a lane of this site ask again."""
+    def _in_line(self, line: Line, name: str) -> Sequence[LeaseRequest]:
+        """Return the requests at a site in the order of its line. Those without a lane join it."""
         now = time.monotonic()
-        waiting = self._waiting.setdefault(name, WaitingTasks())
-        served = {lease.holder for lease in leases}
-        for holder, report in self._asked[name].items():
-            waiting.set(holder, now, waits=report.wanted > 0 and holder not in served)
-        return waiting.ask_s(now)
+        reports = self._asked[name]
+        for holder, report in reports.items():
+            if report.wanted and not report.kept:
+                line.join(holder, now)
+        requests = [
+            LeaseRequest(holder, report.wanted, report.kept, line.ahead(holder, now))
+            for holder, report in reports.items()
+        ]
+        return sorted(requests, key=lambda request: request.ahead)
 
     def _lanes(self, limits: SiteLimits, *, closed: bool, probe: bool) -> int:
         """Return the number of lanes that may be leased now."""

@@ -23,6 +23,7 @@ from ..domain.robots import (
     has_rules,
     is_known,
     origin_of,
+    tdm_policy,
     tdm_reservation,
 )
 from ..domain.site import SiteLimits
@@ -102,6 +103,19 @@ class RobotsStore:
             found |= {"tdm_reserved": reservation.reserved, "tdm_policy": reservation.policy}
         return self._db.inserting(_WHAT, lambda conn: _report(conn, task, name, host, found))
 
+    def reserve(self, task: LeaseCall, origin: str, policy: str | None) -> RobotsAnswer:
+        """Record that a response of an origin reserved the rights of text and data mining.
+
+        Raises ``NotInThisState`` unless the task visits the site, and ``InvalidRequest``.
+        """
+        name, host = origin_of(origin)
+        with self._db.writing() as conn:
+            _check_visits(conn, task, entries_for(conn, [host])[host][0])
+            reserved = update(site_robots).where(_r.origin == name)
+            values = {"tdm_reserved": True, "tdm_policy": tdm_policy(policy)}
+            conn.execute(reserved.values(**values))
+        return RobotsAnswer()
+
 
 def _ask(conn: Connection, task: LeaseCall, origin: str, host: str) -> RobotsAnswer | None:
     if task.holder not in alive(conn, [task]):
@@ -143,8 +157,7 @@ def _report(
         raise NotInThisState(
             f"task {task.index} of run {task.run_id} does not fetch the files of {origin} now"
         )
-    if not (_belongs(conn, task, name) or _holds_lane(conn, task, name, now)):
-        raise NotInThisState(f"run {task.run_id} does not visit {name}; hold one of its lanes")
+    _check_visits(conn, task, name)
     changed = {**found, "site": name}
     if "status" in found:
         valid_s = VALID_S if is_known(found["status"]) else FAILED_S
@@ -166,12 +179,14 @@ def _belongs(conn: Connection, task: LeaseCall, name: str) -> bool:
     return conn.execute(mine.limit(1)).first() is not None
 
 
-def _holds_lane(conn: Connection, task: LeaseCall, name: str, now: float) -> bool:
+def _check_visits(conn: Connection, task: LeaseCall, name: str) -> None:
+    """Raise ``NotInThisState`` unless the site is one of the run, or the task has a lane of it."""
     lease = site_lease.c
     held = select(lease.lane).where(
-        lease.site == name, lease.holder == task.holder, lease.until > now - REPORT_S
+        lease.site == name, lease.holder == task.holder, lease.until > db_now(conn) - REPORT_S
     )
-    return conn.execute(held.limit(1)).first() is not None
+    if not (_belongs(conn, task, name) or conn.execute(held.limit(1)).first() is not None):
+        raise NotInThisState(f"run {task.run_id} does not visit {name}; hold one of its lanes")
 
 
 def _columns_of(robots: FetchedFile, agent: str) -> dict[str, Any]:
