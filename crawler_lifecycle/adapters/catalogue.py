@@ -15,7 +15,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,13 +42,15 @@ from crawler_lifecycle.domain.resources import Resources
 logger = logging.getLogger(__name__)
 
 SIZE_MAX = 1024 * 1024
+#: The maximum length of an entry in the database, as JSON.
+DOCUMENT_MAX = 64 * 1024
 #: The maximum number of nodes after the expansion of aliases. Without this limit, a small file
 #: could expand to billions of nodes ("billion laughs").
 NODES_MAX = 200_000
 DEPTH_MAX = 32
 
 _DEFINITION = TypeAdapter(CrawlerDefinition)
-_FIELDS = [f.name for f in fields(CrawlerDefinition)]
+_FIELDS = [f.name for f in fields(CrawlerDefinition) if f.name != "number"]
 _PARTS = {
     "args": Argument,
     "resources": Resources,
@@ -73,7 +75,7 @@ _QUANTITIES = frozenset(("cpu", "memory", "shm", "scratch", "empty_dir"))
 _OF_PEOPLE = ("args", "env", "settings")
 
 Path_ = tuple[str | int, ...]
-_NOTHING = ReservedNames()
+NOTHING_OWNED = ReservedNames()
 
 
 class YamlCatalogue:
@@ -89,7 +91,7 @@ class YamlCatalogue:
         self,
         path: Path | str,
         more: Path | str | None = None,
-        owned: ReservedNames = _NOTHING,
+        owned: ReservedNames = NOTHING_OWNED,
         say: Callable[[str], None] = logger.warning,
     ) -> None:
         self.path = Path(path)
@@ -147,11 +149,27 @@ class YamlCatalogue:
             return self._crawlers
 
 
+def read_document(
+    document: Mapping[str, Any], owned: ReservedNames = NOTHING_OWNED
+) -> CrawlerDefinition:
+    """Read an entry that is not from a file, with the rules of a file.
+
+    Raises ``InvalidRequest``, which begins with the key.
+    """
+    text = json.dumps(document)
+    if len(text) > DOCUMENT_MAX:
+        raise InvalidRequest(f"document: larger than {DOCUMENT_MAX} characters; make it smaller")
+    try:
+        return _Reader(None, owned, lines={(): 0}).checked(json.loads(text))
+    except CatalogueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
 def _minute() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def load(path: Path, owned: ReservedNames = _NOTHING) -> list[CrawlerDefinition]:
+def load(path: Path, owned: ReservedNames = NOTHING_OWNED) -> list[CrawlerDefinition]:
     """Read a catalogue once. ``owned`` contains names that no entry may use.
 
     Raises ``CatalogueError`` with the file, line, key, error and fix.
@@ -186,9 +204,9 @@ def _shown(value: object) -> str:
 
 @dataclass
 class _Reader:
-    """Reads a file once."""
+    """Reads a file, or a document without a ``path``, once."""
 
-    path: Path
+    path: Path | None
     owned: ReservedNames
     nodes: int = 0
     lines: dict[Path_, int] = field(default_factory=dict)
@@ -199,8 +217,8 @@ class _Reader:
     """
 
     def error(self, line: int | None, key: str, text: str) -> CatalogueError:
-        where = f"{self.path}:{line}" if line else str(self.path)
-        return CatalogueError(f"{where}: {key}: {text}" if key else f"{where}: {text}")
+        where = f"{self.path}:{line}" if line else str(self.path or "")
+        return CatalogueError(": ".join(part for part in (where, key, text) if part))
 
     def at(self, path: Path_, text: str, line: int | None = None) -> CatalogueError:
         """Return an error about a path of the current entry, with the line of the nearest node in
@@ -213,6 +231,7 @@ class _Reader:
 
     def root(self) -> yaml.SequenceNode:
         """Return the top-level list. Raises ``CatalogueError``."""
+        assert self.path is not None
         try:
             with self.path.open("rb") as file:
                 raw = file.read(SIZE_MAX + 1)
@@ -259,7 +278,15 @@ class _Reader:
             )
         self.lines = {(): _line(node)}
         self.written = {}
-        data = self._plain(node, ())
+        definition = self.checked(self._plain(node, ()))
+        written = definition.project
+        if written is None or definition.package is not None:
+            return definition
+        assert self.path is not None
+        return replace(definition, project=os.path.normpath(self.path.absolute().parent / written))
+
+    def checked(self, data: dict[str, Any]) -> CrawlerDefinition:
+        """Return the entry with these keys after all checks."""
         self._as_written(data)
         try:
             if isinstance(expect := data.get("expect"), dict):
@@ -272,16 +299,11 @@ class _Reader:
             raise self._explain(error, data) from None
         except InvalidRequest as error:
             raise self._of_domain(error, data.get("name")) from None
-        written = definition.project
-        if written is not None:
-            pod = definition.kubernetes
-            definition = replace(
-                definition,
-                project=os.path.normpath(self.path.absolute().parent / written),
-                # A pod's project is a folder of its image, so its path stays as written.
-                kubernetes=pod if pod.project is not None else replace(pod, project=written),
-            )
-        return definition
+        pod = definition.kubernetes
+        if definition.project is None or pod.project is not None:
+            return definition
+        # A pod's project is a folder of its image, so its path stays as written.
+        return replace(definition, kubernetes=replace(pod, project=definition.project))
 
     def _as_written(self, data: Any) -> None:
         """Replace unquoted defaults and choices with their text in the file if the argument's type
@@ -297,14 +319,17 @@ class _Reader:
                 continue
             at: Path_ = ("args", name)
             if isinstance(argument.get("default"), bool | int | float):
-                argument["default"] = self.written[*at, "default"]
+                argument["default"] = self._text_at((*at, "default"), argument["default"])
             if isinstance(choices := argument.get("choices"), list):
                 argument["choices"] = [
-                    self.written[*at, "choices", n]
+                    self._text_at((*at, "choices", n), choice)
                     if isinstance(choice, bool | int | float)
                     else choice
                     for n, choice in enumerate(choices)
                 ]
+
+    def _text_at(self, path: Path_, value: object) -> str:
+        return self.written.get(path) or json.dumps(value)
 
     def _check(self, definition: CrawlerDefinition) -> None:
         """Check the rules that the types of a definition do not express.
@@ -321,11 +346,14 @@ class _Reader:
             definition.kind is CrawlerKind.SCRAPY
             and definition.project is None
             and definition.image is None
+            and definition.package is None
         ):
             raise InvalidRequest(
-                "project: missing; name the folder of the Scrapy project, or an image that "
-                "contains it"
+                "project: missing; name the folder of the Scrapy project, or an image or a package "
+                "that contains it"
             )
+        if definition.number is not None:
+            raise InvalidRequest("number: the database counts it; remove it")
         if definition.files_max is not None and definition.files_max < 0:
             raise InvalidRequest(
                 f"files_max: {definition.files_max} is not allowed; give 0 or more"

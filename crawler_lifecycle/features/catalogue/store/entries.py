@@ -1,0 +1,244 @@
+"""The store of the catalogue: its entries, and all their versions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
+
+from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound, TooManyOpen
+from crawler_lifecycle.domain.projects import chosen
+from crawler_lifecycle.ports.entries import CatalogueEntry, EntryMark, EntryVersion
+from crawler_lifecycle.store.base.bulk import rows_in
+from crawler_lifecycle.store.base.rows import Row, check_free, made, seen
+from crawler_lifecycle.store.base.unit import StorePart
+
+from .tables import catalogue_change, catalogue_entry
+
+#: The maximum number of entries in the database.
+ENTRIES_MAX = 5000
+_e = catalogue_entry.c
+_c = catalogue_change.c
+
+
+class EntryStore(StorePart):
+    """Entries of the catalogue. An entry belongs to the project that made it.
+
+    A change adds a version. An older version can be used again under its number.
+    """
+
+    def set_entry(
+        self,
+        name: str,
+        document: Mapping[str, Any],
+        by: str | None,
+        note: str | None = None,
+        project: str | None = None,
+    ) -> tuple[CatalogueEntry, bool]:
+        """Create an entry, or give it this document. Returns it, and whether anything changed.
+
+        Raises ``DuplicateRequest`` if the name belongs to another project, ``NotInThisState`` for
+        an entry of a package, and ``TooManyOpen``.
+        """
+
+        def write(conn: Connection) -> tuple[CatalogueEntry, bool]:
+            found = _locked(conn, [name]).get(name)
+            if found is not None:
+                check_free(found["project"], project, f"crawler {name!r}")
+                _check_own(found)
+                if self._needed(conn, name).document == dict(document):
+                    return self._needed(conn, name), False
+            owner = chosen(project) if found is None else found["project"]
+            if found is None:
+                _check_room(conn, 1)
+            number = _newest(conn, [name]).get(name, 0) + 1
+            self._add_version(conn, name, number, document, owner, by, note)
+            self._put(conn, name, number, found, owner, None, by)
+            return self._needed(conn, name), True
+
+        return self._db.inserting(f"crawler {name!r}", write)
+
+    def sync_package(
+        self,
+        package: str,
+        documents: Sequence[Mapping[str, Any]],
+        project: str,
+        by: str | None,
+    ) -> list[str]:
+        """Make these the entries of a package: add and change them, and remove its others.
+
+        Returns the names that other entries have, which stay as they are. Raises ``TooManyOpen``.
+        """
+        wanted = {str(document["name"]): document for document in documents}
+
+        def write(conn: Connection) -> list[str]:
+            mine = select(_e.name).where(_e.package == package)
+            former = set(conn.execute(mine).scalars())
+            rows = _locked(conn, {*former, *wanted})
+            taken = [name for name in wanted if name in rows and name not in former]
+            ours = {name: document for name, document in wanted.items() if name not in taken}
+            gone = former - ours.keys()
+            _check_room(conn, len(ours.keys() - former) - len(gone))
+            for name in sorted(gone):
+                conn.execute(delete(catalogue_entry).where(_e.name == name))
+            numbers = _newest(conn, ours)
+            known = rows_in(conn, _entries(), _e.name, former & ours.keys())
+            documents_of = {row["name"]: row["document"] for row in known}
+            for name in sorted(ours):
+                if name in former and documents_of[name] == dict(ours[name]):
+                    continue
+                number = numbers.get(name, 0) + 1
+                self._add_version(conn, name, number, ours[name], project, by, None)
+                self._put(conn, name, number, rows.get(name), project, package, by)
+            return sorted(taken)
+
+        return self._db.inserting(f"entries of package {package!r}", write)
+
+    def use_entry(self, name: str, number: int, by: str | None) -> tuple[CatalogueEntry, bool]:
+        """Use a version of an entry. Returns the entry, and whether another version was in use.
+
+        Raises ``RunNotFound`` if there is no such entry, and ``NotInThisState`` if there is no such
+        version, or for an entry of a package.
+        """
+        with self._db.writing() as conn:
+            found = _locked(conn, [name]).get(name)
+            entry = self._needed(conn, name)
+            assert found is not None
+            _check_own(found)
+            versions = select(_c.number).where(_c.name == name, _c.number == number)
+            if conn.execute(versions.where(*seen(catalogue_change))).scalar() is None:
+                raise NotInThisState(
+                    f"version: crawler {name!r} has no version {number}; see crawlctl crawler "
+                    f"history {name}"
+                )
+            if entry.number == number:
+                return entry, False
+            self._put(conn, name, number, found, entry.project, None, by)
+            return self._needed(conn, name), True
+
+    def delete_entry(self, name: str) -> CatalogueEntry | None:
+        """Delete an entry, but keep its versions. Returns the entry; ``None`` if there was none.
+
+        Raises ``NotInThisState`` for an entry of a package.
+        """
+        with self._db.writing() as conn:
+            found = _locked(conn, [name]).get(name)
+            entry = self._entry(conn, name)
+            if found is None or entry is None:
+                return None
+            _check_own(found)
+            conn.execute(delete(catalogue_entry).where(_e.name == name))
+            return entry
+
+    def get_entry(self, name: str) -> CatalogueEntry | None:
+        """Return the entry with this name, or ``None``."""
+        with self._db.reading() as conn:
+            return self._entry(conn, name)
+
+    def list_entries(self) -> list[CatalogueEntry]:
+        """Return all entries by name."""
+        query = _entries().where(*seen(catalogue_entry, leads=True)).order_by(_e.name)
+        return [made(CatalogueEntry, row) for row in self._rows(query)]
+
+    def entry_marks(self) -> list[EntryMark]:
+        """Return which version of each entry is in use, without the documents."""
+        query = select(_e.name, _e.project, _e.number, _e.package)
+        query = query.where(*seen(catalogue_entry, leads=True)).order_by(_e.name)
+        return [made(EntryMark, row) for row in self._rows(query)]
+
+    def entry_version(self, name: str, number: int) -> EntryVersion | None:
+        """Return a version of an entry, even if the entry was deleted."""
+        found = self._versions(_c.name == name, _c.number == number)
+        return found[0] if found else None
+
+    def entry_history(
+        self, name: str, before: int | None = None, limit: int = 50
+    ) -> Sequence[EntryVersion]:
+        """Return the versions of an entry below the number ``before``, newest first."""
+        older = [] if before is None else [_c.number < before]
+        return self._versions(_c.name == name, *older, limit=limit)
+
+    def _versions(self, *which: Any, limit: int = 1) -> Sequence[EntryVersion]:
+        query = select(catalogue_change).where(*which, *seen(catalogue_change))
+        rows = self._rows(query.order_by(_c.number.desc()).limit(limit))
+        return [made(EntryVersion, row) for row in rows]
+
+    def _entry(self, conn: Connection, name: str) -> CatalogueEntry | None:
+        query = _entries().where(_e.name == name, *seen(catalogue_entry))
+        row = conn.execute(query).mappings().one_or_none()
+        return None if row is None else made(CatalogueEntry, row)
+
+    def _needed(self, conn: Connection, name: str) -> CatalogueEntry:
+        found = self._entry(conn, name)
+        if found is None:
+            raise RunNotFound(
+                f"crawler {name!r} is not in the database; see the list of crawlers (crawlctl "
+                "crawler list)"
+            )
+        return found
+
+    def _add_version(
+        self,
+        conn: Connection,
+        name: str,
+        number: int,
+        document: Mapping[str, Any],
+        project: str,
+        by: str | None,
+        note: str | None,
+    ) -> None:
+        values = {"name": name, "number": number, "document": dict(document), "project": project}
+        values |= {"changed_at": self._clock(), "changed_by": by, "note": note}
+        conn.execute(insert(catalogue_change).values(**values))
+
+    def _put(
+        self,
+        conn: Connection,
+        name: str,
+        number: int,
+        found: Row | None,
+        project: str,
+        package: str | None,
+        by: str | None,
+    ) -> None:
+        values = {"number": number, "changed_at": self._clock(), "changed_by": by}
+        if found is None:
+            owner = {"name": name, "project": project, "package": package}
+            conn.execute(insert(catalogue_entry).values(**owner, **values))
+        else:
+            conn.execute(update(catalogue_entry).where(_e.name == name).values(**values))
+
+
+def _entries() -> Select[Any]:
+    same = and_(_c.name == _e.name, _c.number == _e.number)
+    joined = catalogue_entry.join(catalogue_change, same)
+    return select(*_e, _c.document).select_from(joined)
+
+
+def _locked(conn: Connection, names: Collection[str]) -> dict[str, Row]:
+    """Return the rows of these entries, locked in the order of their names."""
+    query = select(catalogue_entry).order_by(_e.name).with_for_update()
+    return {row["name"]: row for row in rows_in(conn, query, _e.name, sorted(names))}
+
+
+def _newest(conn: Connection, names: Collection[str]) -> dict[str, int]:
+    """Return the highest number of each name. A deleted entry counts, too."""
+    query = select(_c.name, func.max(_c.number).label("newest")).group_by(_c.name)
+    return {row["name"]: row["newest"] for row in rows_in(conn, query, _c.name, names)}
+
+
+def _check_own(found: Row) -> None:
+    if found["package"] is not None:
+        raise NotInThisState(
+            f"crawler {found['name']!r} comes from package {found['package']!r}; deploy or use "
+            "another version of the package, or override the entry in crawlers.yaml"
+        )
+
+
+def _check_room(conn: Connection, more: int) -> None:
+    count = conn.execute(select(func.count()).select_from(catalogue_entry)).scalar_one()
+    if more > 0 and count + more > ENTRIES_MAX:
+        raise TooManyOpen(
+            f"the database has {count} crawlers, and at most {ENTRIES_MAX} are allowed; delete some"
+        )
