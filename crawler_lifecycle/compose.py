@@ -36,7 +36,11 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.catalogue.adapters import StoredCatalogue, StoredEntries
 from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
+from crawler_lifecycle.features.packages.adapters.code_store import open_code_store
+from crawler_lifecycle.features.packages.ports import CodeStore, Inspector
+from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
 from crawler_lifecycle.features.webhooks.ports import WebhookSenders
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
@@ -149,6 +153,9 @@ class Parts:
     have.
     """
     functions: FunctionHosts | None = None
+    inspector: Inspector | None = None
+    code: CodeStore | None = None
+    """The code store, which only workers of the role ``user-code`` have, as the inspector."""
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
     """The maximum number of items from a manager's source that may wait for a slot."""
@@ -170,7 +177,13 @@ class Parts:
         """Starts and stops runs for managers, graphs and schedules."""
         s = self.store
         return ChildRuns(
-            s.initiation, s.stops, s.runs, self.directory, self.catalogue, self.scheduler
+            s.initiation,
+            s.stops,
+            s.runs,
+            self.directory,
+            self.catalogue,
+            self.scheduler,
+            PackageVersions(s.packages, s.entries),
         )
 
     def reading(self, parent: str) -> FileReading:
@@ -191,11 +204,13 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
     Raises ``InvalidRequest``, which names the invalid setting.
     """
     kind = kind_of(settings.cluster)
+    store = build_store(settings)
+    stored = StoredEntries(store.entries, settings.owned)
     return Parts(
-        store=build_store(settings),
+        store=store,
         cluster=kind.cluster() if role in {*ASKING, OBSERVER} else _NoCluster(role),
         files=kind.files(build_bundles(settings)),
-        catalogue=build_catalogue(settings),
+        catalogue=StoredCatalogue(build_catalogue(settings), stored),
         scheduler=build_scheduler(settings),
         notifiers=build_notifiers(settings),
         sink=build_sink(settings),
@@ -207,11 +222,17 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         cloud=settings.user_code.cloud(),
         buffer=settings.user_code.buffer,
         live_files=kind.live_files() if role == USER_CODE else None,
+        code=build_code_store(settings) if role == USER_CODE else None,
         webhooks=build_webhooks(settings),
         places=build_places(settings),
         retries=settings.retries,
         ends=settings.ends,
     )
+
+
+def build_code_store(settings: Settings) -> CodeStore:
+    """Return the store of deployed code, without connecting to it. Raises ``InvalidRequest``."""
+    return open_code_store(settings.code_url, settings.code.cache_dir)
 
 
 def build_webhooks(settings: Settings) -> WebhookSenders:
@@ -251,9 +272,9 @@ def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedul
 
 
 def build_catalogue(settings: Settings) -> Catalogue:
-    """Return the catalogue, from which a worker reads the limits and ``partial_ok`` of crawlers. An
-    installation with its own scheduler service needs no catalogue: if the default file is missing,
-    the catalogue is empty.
+    """Return the catalogue of the file, from which a worker reads the limits and ``partial_ok`` of
+    crawlers. An installation with its own scheduler service needs no file: if the default file is
+    missing, the catalogue is empty.
 
     A file that the settings name must exist and be valid. Raises ``CatalogueError``.
     """
@@ -381,7 +402,14 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     p = parts
     s = parts.store
     owners = (
-        InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
+        InitiationActivities(
+            s.initiation,
+            s.additions,
+            s.runs,
+            p.directory,
+            p.catalogue,
+            PackageVersions(s.packages, s.entries),
+        ),
         DeploymentActivities(
             s.deployment,
             s.polls,
@@ -392,6 +420,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.scheduler,
             p.notifiers,
             p.policies,
+            s.entries,
         ),
         RetryActivities(s.retries, s.deployment, s.runs, s.tasks, p.policies),
         ReconciliationActivities(

@@ -33,6 +33,7 @@ def contract_of(
         "CRAWL_RESUME": "1" if (deployment.resume or task.retry) and crawler.resumable else "0",
         "CRAWL_STOP_SIGNAL": crawler.stop_signal,
         "CRAWL_STOP_GRACE_S": f"{deployment.limits.stop_grace_s:.15g}",
+        **({} if deployment.code is None else {"CRAWL_CODE_DIGEST": str(deployment.code.digest)}),
         **({} if deployment.due_at is None else {"CRAWL_DUE_AT": due_text(deployment.due_at)}),
         **(
             {}

@@ -215,6 +215,18 @@ class UrlSettings(_Section):
     url: str
 
 
+class CodeSettings(_Section):
+    """Deployed code of crawlers."""
+
+    url: str | None = None
+    """where the gateways store [packages](deploy-crawlers.md): a folder, or `s3://bucket/prefix`;
+    default: `code` in the archive's bucket or, if the archive is a folder, in the state folder"""
+    cache_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "code-cache")
+    """folder in which a gateway keeps code from a bucket"""
+    keep: int = Field(default=20, ge=1, le=500)
+    """versions of each package that are kept even if no run or schedule needs them"""
+
+
 class GatewaySettings(_Section):
     """The HTTP API: its address for programs, its host and port, and its access rules."""
 
@@ -257,7 +269,7 @@ class GatewaySettings(_Section):
     scrapyd: bool = False
     """whether the gateway serves [clients of scrapyd](scrapyd.md)"""
     scrapyd_project: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$")
-    """the only project that clients of scrapyd see"""
+    """the project with the crawlers that have no package, for clients of scrapyd"""
 
 
 class OidcGrant(_Section):
@@ -647,6 +659,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     archive: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("archive")))
     """where the [zips](archive.md) are stored: a folder, or `s3://bucket/prefix`"""
+    code: CodeSettings = Field(default_factory=CodeSettings)
     events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
     """receiver of the [events](events.md#event-bus-and-file): a file, or `eventbridge://NAME`"""
     pusher: PusherSettings = Field(default_factory=PusherSettings)
@@ -702,6 +715,13 @@ class Settings(BaseSettings):
     def headers(self) -> list[tuple[str, str]]:
         """Headers for all responses from a service."""
         return [] if self.stack is None else [(STACK_HEADER, self.stack)]
+
+    @property
+    def code_url(self) -> str:
+        """The location of deployed code."""
+        archive = self.archive.url.rstrip("/")
+        beside = f"{archive}/code" if archive.startswith("s3:") else _file_url("code")
+        return self.code.url or beside
 
     @property
     def owned(self) -> ReservedNames:

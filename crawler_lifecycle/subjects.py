@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from crawler_lifecycle.domain import plurals
-from crawler_lifecycle.domain.code import ALGORITHM, DIGITS_SHOWN
+from crawler_lifecycle.domain.code import DIGITS_SHOWN, short_digest
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.status_words import (
     STATE_WORDS,
@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.status_words import (
     status_word,
 )
 from crawler_lifecycle.features.webhooks.domain.definition import fix
+from crawler_lifecycle.runner.tree import ALGORITHM
 
 Document = Mapping[str, Any]
 """One run, manager, graph, schedule or webhook, as the API returns it."""
@@ -426,12 +427,17 @@ def _among(name: str) -> Read:
 #: The number of digits of a digest or commit that is shown.
 
 
+def _digest_link(digest: str | None) -> Link | None:
+    """Return a link to all runs of a code."""
+    digits = (digest or "").removeprefix(ALGORITHM)
+    return Link(short_digest(digest), f"/runs?code={digits}") if digits else None
+
+
 def _code_parts(code: Document) -> list[Any]:
-    digits = str(code.get("digest") or "").removeprefix(ALGORITHM)
     commit = code.get("commit")
     return [
         code.get("version"),
-        Link(digits[:DIGITS_SHOWN], f"/runs?code={digits}") if digits else None,
+        _digest_link(code.get("digest")),
         Note(f"commit {commit[:DIGITS_SHOWN]}") if commit else None,
         Note(code["note"]) if code.get("note") else None,
     ]
@@ -1211,6 +1217,109 @@ SITE_RUN = Subject(
     ),
 )
 
+# --- packages -------------------------------------------------------------------------------------
+
+
+#: The columns of all versions of a package.
+ENTRY_VERSIONS = (
+    Column("Version", count("number"), right=True),
+    Column("Current", lambda row: "yes" if row["current"] else ""),
+    Column("Changed", at("changed_at")),
+    Column("By", of("changed_by")),
+    Column("Note", of("note"), fills=True),
+)
+ENTRY = Subject(
+    "crawler",
+    "name",
+    columns=(),
+    facts=(
+        ("crawler", of("name")),
+        ("version", count("number")),
+        ("package", of("package")),
+        ("image", lambda row: row["document"].get("image")),
+        ("changed", at("changed_at")),
+        ("by", of("changed_by")),
+        ("project", project),
+    ),
+)
+PACKAGE_VERSIONS = (
+    Column("Version", of("version")),
+    Column("Current", lambda row: "yes" if row["current"] else ""),
+    Column("Code", lambda row: short_digest(row["digest"])),
+    Column("Commit", lambda row: (row["commit"] or "")[:12]),
+    Column("Bytes", count("size"), right=True),
+    Column("Files", count("files"), right=True),
+    Column("Deployed", at("created_at")),
+    Column("By", of("created_by")),
+    Column("Note", of("note"), fills=True),
+)
+PACKAGE = Subject(
+    "package",
+    "package",
+    columns=(
+        Column("Package", of("package")),
+        *(column for column in PACKAGE_VERSIONS if column.title != "Current"),
+        _wide("Project", project),
+    ),
+    facts=(
+        ("package", of("package")),
+        ("version", of("version")),
+        ("current", lambda row: "yes" if row["current"] else "no"),
+        ("code", of("digest")),
+        ("commit", of("commit")),
+        ("bytes", count("size")),
+        ("files", count("files")),
+        ("spiders", lambda row: ", ".join(spider["name"] for spider in row["spiders"] or ())),
+        ("deployed", at("created_at")),
+        ("by", of("created_by")),
+        ("project", project),
+    ),
+    empty="There are no packages yet.",
+)
+
+CRAWLER_VERSION = Subject(
+    "version",
+    "version",
+    columns=(
+        Column("Version", of("version")),
+        Column("In use", lambda row: "yes" if row["current"] else ""),
+        Column("Code", lambda row: _digest_link(row["digest"])),
+        Column("Since", at("at")),
+        Column("By", of("by")),
+        Column("Note", of("note"), fills=True),
+    ),
+    empty="This crawler has no versions: its entry is in the catalogue's file, and it executes no "
+    "deployed package.",
+)
+
+CANARY = Subject(
+    "canary",
+    "canary_id",
+    columns=(
+        Column("Canary", of("canary_id"), right=True),
+        Column("Package", of("package")),
+        Column("New", of("new_version")),
+        Column("Old", of("old_version")),
+        Column("State", lambda row: Word(row["state"], bad=row["state"] == "rejected")),
+        Column("Share", lambda row: f"{row['share']:.0%}", right=True),
+        Column("Given", count("given"), right=True),
+        Column("Of", count("asked"), right=True),
+        Column("Since", at("created_at")),
+        Column("Result", of("result"), fills=True),
+    ),
+    facts=(
+        ("canary", of("canary_id")),
+        ("package", of("package")),
+        ("new", of("new_version")),
+        ("old", of("old_version")),
+        ("state", of("state")),
+        ("since", at("created_at")),
+        ("ended", at("ended_at")),
+        ("by", of("ended_by")),
+        ("result", of("result")),
+    ),
+)
+
 # --- incidents ------------------------------------------------------------------------------------
 
 INCIDENT = Subject(
@@ -1272,7 +1381,7 @@ def _about(row: Document) -> Cell:
     text = f"{row['kind']} {row['subject']}"
     return (
         text
-        if row["kind"] == "token"
+        if row["kind"] in ("token", "package")
         else Link(text, f"/{row['kind']}s/{quote(str(row['subject']), safe='')}")
     )
 

@@ -1,8 +1,9 @@
-"""Tokens for a task: a crawler's token, a files token and a leases token.
+"""Tokens for a task: a crawler's token, and tokens for its files, leases and code.
 
 With ``task.<run>.<mac>``, a crawler can add tasks to its own run and read its stop. With
 ``files.<run>.<index>.<attempt>.<mac>``, a task's runner can upload files. With
-``leases.<run>.<index>.<attempt>.<mac>``, a task's crawler can lease requests to sites. No token
+``leases.<run>.<index>.<attempt>.<mac>``, a task's crawler can lease requests to sites. With
+``code.<run>.<index>.<attempt>.<mac>``, a task's runner can fetch the code of its run. No token
 allows anything else.
 
 ``<run>`` is the number and uid of the run (``RunRef``), because a later run may get the same
@@ -34,7 +35,7 @@ _NUMBER_MAX = 2**31 - 1
 _RUN = r"([1-9][0-9]{0,18}-[0-9a-f]{32})"
 _SHAPE = re.compile(rf"task\.{_RUN}\.([A-Za-z0-9_-]{{43}})", re.ASCII)
 _TASK_SHAPE = re.compile(
-    rf"(files|leases)\.({_RUN}\.(0|[1-9][0-9]{{0,9}})\.([1-9][0-9]{{0,9}}))\.([A-Za-z0-9_-]{{43}})",
+    rf"(files|leases|code)\.({_RUN}\.(0|[1-9][0-9]{{0,9}})\.([1-9][0-9]{{0,9}}))\.([A-Za-z0-9_-]{{43}})",
     re.ASCII,
 )
 
@@ -44,6 +45,7 @@ class Purpose(enum.StrEnum):
 
     FILES = "files"
     LEASES = "leases"
+    CODE = "code"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,10 @@ def document() -> str:
     store = Store(
         **{port.name: nothing for port in fields(Store)} | {"pools": PoolStore(nothing, nothing)}
     )
-    app = create_app(Gateway(store, nothing, nothing, entrance=Entrance(), outbox_retry_s=None))
+    gateway = Gateway(
+        store, nothing, nothing, entrance=Entrance(), code=nothing, outbox_retry_s=None
+    )
+    app = create_app(gateway)
     return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.shared import alive
+from crawler_lifecycle.domain.code import CodeVersions
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -136,12 +137,16 @@ class ChildRuns:
     directory: WorkflowDirectory
     catalogue: Catalogue
     scheduler: SchedulerClient
+    versions: CodeVersions
 
     def crawlers(self) -> Sequence[CrawlerDefinition]:
         """Return the known crawlers."""
-        # An installation with its own scheduler service may have no catalogue on this worker. Then
-        # ask that service.
-        return self.catalogue.all() or self.scheduler.crawlers()
+        known = self.catalogue.all()
+        if any(crawler.number is None for crawler in known):
+            return known
+        # An installation with its own scheduler service may have no file on this worker. Then ask
+        # that service.
+        return [*known, *self.scheduler.crawlers()]
 
     @property
     def problem(self) -> str | None:

@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.adoption import record_of
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.errors import (
     CallTooLarge,
     ClusterUnavailable,
@@ -30,10 +31,11 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.names import EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.polling_schedule import start_check_interval
 from crawler_lifecycle.domain.pools import DEFAULT
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports.cluster import TaskPlaces
+from crawler_lifecycle.ports.entries import CatalogueEntry, Entries, EntryVersion, number_of
 from crawler_lifecycle.ports.polls import FoundState, Poll
 from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Resting
@@ -134,6 +136,7 @@ class DeploymentActivities:
     scheduler: SchedulerClient
     notifiers: Sequence[Notifier]
     policies: Policies
+    entries: Entries
     clock: Clock = utc_now
 
     @activity_named("run_scheduled_crawler")
@@ -217,6 +220,8 @@ class DeploymentActivities:
                 resume=order.resume,
                 place=place,
                 record=self._record(fence),
+                code=Code(handle.code, handle.version) if handle.code else None,
+                entry=self._entry(handle),
             )
             try:
                 call, answers = self._sent(fence, call, until)
@@ -240,6 +245,19 @@ class DeploymentActivities:
         if deferred and not counts.active and not self.deployment.waits_for_slot(fence.run_id):
             raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
+
+    def _entry(self, request: RunRequest) -> Mapping[str, object] | None:
+        """Return the document of the run's version, if the database has the crawler's entry. A
+        package has versions of its own, for which the present entry holds.
+        """
+        name = request.crawler or ""
+        number = request.version if request.code is None else None
+        found: CatalogueEntry | EntryVersion | None
+        if number is None:
+            found = self.entries.get_entry(name)
+        else:
+            found = self.entries.entry_version(name, number_of(number))
+        return None if found is None else {**found.document, "name": name}
 
     def _sent(
         self, fence: Fence, call: Deployment, until: datetime

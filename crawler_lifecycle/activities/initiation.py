@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
+from crawler_lifecycle.domain.code import CodeVersions
+from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed, pinned
 from crawler_lifecycle.domain.errors import QuotaReached
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
@@ -60,6 +61,7 @@ class InitiationActivities:
     runs: RunReader
     directory: WorkflowDirectory
     catalogue: Catalogue
+    versions: CodeVersions
 
     @activity_named("create_history_id")
     def create_history_id(self, order: CreateHistory) -> RunHandle:
@@ -75,6 +77,11 @@ class InitiationActivities:
         self.directory.has_begun(order.owner.workflow_id)
         request = order.request
         if request.run_id is not None:
+            if request.version is not None:
+                name = request.crawler or self.runs.request_of(request.run_id).crawler
+                crawler = self.catalogue.get(name or "")
+                if crawler is not None:
+                    request = pinned(replace(request, crawler=name), crawler, self.versions)
             return self.initiation.claim_run(
                 request, order.owner, self.directory.is_open, repair=order.repair
             )
@@ -85,7 +92,7 @@ class InitiationActivities:
             if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
-            request = completed(request, crawler)
+            request = completed(request, crawler, self.versions)
         try:
             return self.initiation.create_run(request, order.request_id, order.owner)
         except QuotaReached as error:

@@ -259,6 +259,11 @@ def wire(deployment: Deployment) -> dict[str, Any]:
         body["place"] = deployment.place
     if deployment.record:
         body["record"] = dict(deployment.record)
+    if deployment.code is not None:
+        named = dataclasses.asdict(deployment.code)
+        body["code"] = {name: value for name, value in named.items() if value is not None}
+    if deployment.entry is not None:
+        body["entry"] = dict(deployment.entry)
     return body
 
 

@@ -168,10 +168,16 @@ def build() -> App:
 
 
 def _add(app: App, noun: VerbGroup, full_name: Callable[[str], str]) -> None:
-    below = App(name=(noun.name, *noun.aliases), help=noun.help, group=noun.panel)
+    known = noun.name in app
+    below = (
+        app[noun.name]
+        if known
+        else App(name=(noun.name, *noun.aliases), help=noun.help, group=noun.panel)
+    )
     for name, (function, line) in noun.verbs.items():
         below.command(full_name(function), name=name, help=line)
-    app.command(below)
+    if not known:
+        app.command(below)
 
 
 def check_words(words: Sequence[str]) -> None:

@@ -4,11 +4,12 @@ author gave it.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Protocol
+
+from crawler_lifecycle.runner.tree import ALGORITHM
 
 from .bounds import check_text, refusal, words
 from .quick import quick_dataclass
@@ -20,11 +21,21 @@ NOTE_MAX = 200
 DIGITS_MIN = 6
 #: The number of digits of a digest or a commit that people see.
 DIGITS_SHOWN = 12
-ALGORITHM = "sha256:"
+#: The maximum number of seconds for which a deploy waits for its inspection.
+INSPECTION_S = 90.0
+#: The word for the current version of a package.
+NEWEST = "newest"
 #: The note about an image of which the node knows no digest of a manifest. Registries cannot find
 #: an image by such an id.
 IMAGE_ID = "the image's id, because the node knows no digest of its manifest"
 
+#: Names of caches and of installed code, and endings of such names.
+_NO_CODE = frozenset(("__pycache__", "node_modules", "venv"))
+_NO_CODE_ENDINGS = (".egg-info", ".pyc", ".pyo")
+#: Names of logs and data that crawls write into the folder itself, and endings of such names. Below
+#: it, they are code, such as a Python package ``shop/storage`` or its ``seeds.jsonl``.
+_DATA = frozenset(("logs", "storage"))
+_DATA_ENDINGS = (".jl", ".jsonl", ".log", ".pid")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _DIGITS = re.compile(rf"[0-9a-f]{{{DIGITS_MIN},64}}")
 
@@ -71,6 +82,24 @@ def short_digest(digest: str | None) -> str:
     return (digest or "").removeprefix(ALGORITHM)[:DIGITS_SHOWN]
 
 
+class CodeVersions(Protocol):
+    """The versions of deployed packages, and of entries in the database."""
+
+    def find(self, package: str, version: str | None) -> Code:
+        """Return the code of a version, by default of the current one.
+
+        Raises ``InvalidRequest``, which names the newest versions, if there is none.
+        """
+
+    def open_canary(self, package: str) -> int | None:
+        """Return the number of the package's canary, if one is open."""
+
+    def check_entry(self, name: str, version: str) -> None:
+        """Raise ``InvalidRequest``, which names the newest versions, unless an entry of the
+        database has this version.
+        """
+
+
 @lru_cache(1000)  # the tasks of a run have the same image
 def code_of_image(image_id: str | None, version: str | None, commit: str | None) -> Code | None:
     """Return the code of a container. ``image_id`` is the ``imageID`` of its status: empty,
@@ -91,6 +120,15 @@ def check_names(version: object, commit: object) -> None:
         raise refusal("commit", commit, f"give {DIGITS_MIN} to 64 digits of 0-9 and a-f")
 
 
+def is_left_out(name: str, *, top: bool) -> bool:
+    """Return whether a file or folder with this name is no code of a project. ``top`` is true if
+    the project's folder contains it directly.
+    """
+    if top and (name in _DATA or name.endswith(_DATA_ENDINGS)):
+        return True
+    return name.startswith(".") or name in _NO_CODE or name.endswith(_NO_CODE_ENDINGS)
+
+
 def full_prefix(text: str) -> str:
     """Return the beginning of a digest that a person named, with its algorithm.
 
@@ -102,24 +140,3 @@ def full_prefix(text: str) -> str:
             "code", text, f"give the first {DIGITS_MIN} to 64 digits of a digest, such as 3f9a1c"
         )
     return ALGORITHM + digits
-
-
-class Leaf(NamedTuple):
-    """A file or a link in a project folder."""
-
-    path: bytes
-    """The path relative to the folder, with ``/``."""
-    kind: bytes
-    """``x`` for an executable file, ``-`` for another file, ``l`` for a link."""
-    content: bytes
-    """The SHA-256 of the file's content, or of the text of the link."""
-
-
-def tree_digest(leaves: Iterable[Leaf]) -> str:
-    """Return the digest of a folder. It depends on paths, contents and executable bits only, so
-    that equal folders have equal digests on every machine.
-    """
-    total = hashlib.sha256()
-    for leaf in sorted(leaves):
-        total.update(b"%s %s %s\0" % (leaf.kind, leaf.content.hex().encode(), leaf.path))
-    return f"{ALGORITHM}{total.hexdigest()}"

@@ -208,11 +208,11 @@ def judged(
     """
     if verdict.status is not RunStatus.COMPLETED:
         return verdict
-    less = list(_too_little(brought, expected, good))
+    less = list(too_little(brought, expected, good))
     unknown = list[str]()
     if brought.coverage is not None and brought.coverage.items:
         before = [earlier for earlier in before if earlier.items]
-        less += [(COVERAGE, text) for text in _violations(brought.coverage, before, expected.parts)]
+        less += [(COVERAGE, text) for text in violations(brought.coverage, before, expected.parts)]
         unknown += _unknown(brought.coverage, before, expected.parts)
     found = [text for _, text in less] + unknown
     if not found:
@@ -229,7 +229,7 @@ def judged(
     return Verdict(status, word, "; ".join(said), EndedBy.SERVICE, word)
 
 
-def _too_little(
+def too_little(
     brought: Brought, expected: ExpectedCoverage, good: Sequence[Brought]
 ) -> Iterator[tuple[str, str]]:
     """Yield an outcome and a sentence for each counter that does not meet the expectations."""
@@ -280,9 +280,12 @@ def _unknown(
             )
 
 
-def _violations(
+def violations(
     coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]
 ) -> Iterator[str]:
+    """Yield a sentence, which begins with the name, for each field that has a value in too few
+    items. ``parts`` contains the required fraction of the usual share for each field.
+    """
     for name, part in parts.items():
         share = coverage.share(name)
         known = [theirs for earlier in before if (theirs := earlier.share(name)) is not None]

@@ -36,6 +36,7 @@ GRAPH_BATCH_WORKFLOW = "GraphBatchWorkflow"
 #: (``features/schedules``).
 DUE_WORKFLOW = "CrawlDueWorkflow"
 #: Delivers events to one webhook (``features/webhooks``).
+INSPECTION_WORKFLOW = "PackageInspectionWorkflow"
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 
 #: The header in all answers from the services that a ``crawlctl dev`` started, with the id and the
@@ -145,6 +146,9 @@ EVENT_WEBHOOK_TEST = "webhook.test"
 EVENT_INCIDENT_OPENED = "incident.opened"
 EVENT_INCIDENT_GREW = "incident.grew"
 EVENT_INCIDENT_CLOSED = "incident.closed"
+#: A canary ended: its new version became the current one, or did not.
+EVENT_CANARY_ACCEPTED = "canary.accepted"
+EVENT_CANARY_REJECTED = "canary.rejected"
 #: The events that webhooks may receive.
 EVENT_TYPES = frozenset(
     {
@@ -169,6 +173,8 @@ EVENT_TYPES = frozenset(
         EVENT_INCIDENT_OPENED,
         EVENT_INCIDENT_GREW,
         EVENT_INCIDENT_CLOSED,
+        EVENT_CANARY_ACCEPTED,
+        EVENT_CANARY_REJECTED,
     }
 )
 #: Events that occur at most once per attempt. Their ids need no sequence number.

@@ -26,6 +26,7 @@ from .bounds import (
     check_time,
     refusal,
 )
+from .code import VERSION_MAX
 from .ended_by import EndedBy
 from .errors import InvalidRequest
 from .projects import DEFAULT
@@ -295,6 +296,16 @@ class RunRequest:
     """The hosts that the run visits. ``{start_url}`` stands for the hosts in the values of this
     argument. The default is the crawler's list.
     """
+    version: str | None = None
+    """The version of the crawler's package: in a request the wanted one, by default the current
+    one; in a stored request the one that executes.
+    """
+    code: str | None = None
+    """The digest of that version. Only we set it, when the run is recorded."""
+    canary: int | None = None
+    """The canary that may replace the current version when the run is recorded. Only we set it, and
+    it is never stored.
+    """
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -313,6 +324,8 @@ class RunRequest:
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
         check_tags("tags", self.tags)
         check_sites("sites", self.sites)
+        check_text("version", self.version, VERSION_MAX)
+        check_text("code", self.code, VERSION_MAX)
         if self.retries is not None and self.retries.retry_on is not None:
             raise refusal(
                 "retries.retry_on",

@@ -21,6 +21,7 @@ _FORMS = (
     (r"crawl-delete/([0-9]+)-.+", r"run \1 · deletion"),
     (r"crawl-audit/(.+)", r"audit · \1"),
     (r"crawl-due/(.+)-(.{20})", r"schedule \1 · due \2"),
+    (r"crawl-inspection/sha256:(.{12}).+", r"inspection of code \1"),
     (r"crawl-webhook/(.+)", r"webhook \1"),
     (r"manager/([^/]+)/(.+)", r"manager \1 · flow \2"),
     (r"graph/(.+)", r"graph \1"),

@@ -2,10 +2,12 @@
 registration.
 """
 
+from .catalogue.feature import CATALOGUE
 from .graphs.feature import GRAPHS
 from .incidents.feature import INCIDENTS
 from .managers.feature import MANAGERS
 from .mcp.feature import MCP
+from .packages.feature import PACKAGES
 from .schedules.feature import SCHEDULES
 from .scrapyd.feature import SCRAPYD
 from .sites.feature import SITES
@@ -14,6 +16,18 @@ from .webhooks.feature import WEBHOOKS
 
 #: The only list of registered features. Audits compare in this order (``audited``), and the
 #: histories of open audits depend on it.
-FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, INCIDENTS, SITES, USER_CODE, SCRAPYD, MCP)
+FEATURES = (
+    MANAGERS,
+    GRAPHS,
+    SCHEDULES,
+    WEBHOOKS,
+    INCIDENTS,
+    SITES,
+    CATALOGUE,
+    PACKAGES,
+    USER_CODE,
+    SCRAPYD,
+    MCP,
+)
 #: The kinds of incidents, by name.
 INCIDENT_KINDS = {kind.name: kind for feature in FEATURES for kind in feature.kinds}

@@ -44,6 +44,10 @@ class Feature:
     """Its ``FeatureRetention``, which defines the rows that are removed."""
     cap: str = ""
     """Its ``Cap``, which limits how many tasks of a run may start."""
+    choose: str = ""
+    """The function that chooses the version and the digest of a run's code, from the connection and
+    the number of a canary.
+    """
     routes: tuple[str, ...] = ()
     """Functions that add routes of the API. Like those in ``pages`` and ``middleware``, they take
     the app and the gateway.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.features import FEATURES
@@ -119,15 +121,19 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/crawlers", **documents(CrawlerList))
     async def list_crawlers(request: Request) -> Response:
-        """The crawlers that can be started, as the scheduler service declares them.
+        """The crawlers that can be started: those that the scheduler service declares, and those of
+        the database, with the numbers of their versions.
 
         If the scheduler service does not answer, this is its last answer, and the header `Age` has
         the age in seconds.
         """
         known = await crawlers.all()
-        response = conditional(
-            request, CrawlerList(crawlers=list(known.values()), note=crawlers.problem)
-        )
+        # Some people put passwords into variables.
+        listed = [
+            replace(crawler, env=dict.fromkeys(crawler.env, "…")) if crawler.env else crawler
+            for crawler in known.values()
+        ]
+        response = conditional(request, CrawlerList(crawlers=listed, note=crawlers.problem))
         if crawlers.age_s is not None:
             response.headers["Age"] = f"{crawlers.age_s:.0f}"
         return response

@@ -11,7 +11,7 @@ from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pool_page
 from crawler_lifecycle.gateway.ui.channel import add_channels
-from crawler_lifecycle.gateway.ui.crawlers import CrawlerPages, add_crawlers
+from crawler_lifecycle.gateway.ui.crawlers import add_crawlers
 from crawler_lifecycle.gateway.ui.fleet import add_fleet, rail_counts
 from crawler_lifecycle.gateway.ui.ledger import add_ledger
 from crawler_lifecycle.gateway.ui.live import add_stream
@@ -44,15 +44,14 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_log(app, gateway.reader, head)
     add_files(app, gateway.files, head, store.runs)
     add_items(app, gateway.items, head)
-    schedules_of = gateway.schedule_views.of_crawler
-    crawler_pages = CrawlerPages(store, runs, gateway.crawlers, clock, schedules_of)
-    add_crawlers(app, crawler_pages, runs)
     add_search(app, store, gateway.fleet, views, clock)
     add_pool_page(app, store.pools, clock)
     add_ledger(app, store, views, gateway.workflows, gateway.once)
     for feature in FEATURES:
         for name in feature.pages:
             feature.load(name)(app, gateway)
+    # After the features, because one of them adds a tab.
+    add_crawlers(app, gateway.crawler_pages, runs)
     app.router.dependencies.pop()
     add_stream(app, gateway.feed, clock, gateway.needs, store.runs)
     add_channels(app, gateway.feed)

@@ -15,14 +15,21 @@ from fastapi import FastAPI
 
 from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.run_files import RunFiles
+from crawler_lifecycle.adapters.catalogue import NOTHING_OWNED
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clock import Clock, utc_now
+from crawler_lifecycle.domain.crawlers.pod import ReservedNames
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.catalogue.adapters import StoredEntries
 from crawler_lifecycle.features.graphs.gateway.answers import GraphViews
 from crawler_lifecycle.features.graphs.gateway.commands import GraphCommands
 from crawler_lifecycle.features.managers.gateway.answers import ManagerViews
 from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
+from crawler_lifecycle.features.packages.gateway.deploying import Deployments
+from crawler_lifecycle.features.packages.gateway.versions import CrawlerVersions
+from crawler_lifecycle.features.packages.ports import CodeStore
+from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.features.schedules.gateway.answers import ScheduleViews
 from crawler_lifecycle.features.schedules.gateway.commands import ScheduleCommands
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
@@ -46,6 +53,7 @@ from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.sweep import Sweep
+from crawler_lifecycle.gateway.ui.crawlers import CrawlerPages
 from crawler_lifecycle.gateway.ui.parts.forms import Once
 from crawler_lifecycle.gateway.ui.runs.commands import RunList
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
@@ -67,6 +75,10 @@ class Gateway:
     scheduler: SchedulerClient
     _: KW_ONLY
     entrance: Entrance
+    code: CodeStore
+    """The zips of packages."""
+    keep_versions: int = 20
+    """The versions of each package that pruning keeps."""
     archive: FileArchive | None = None
     logs: TaskLogs | None = None
     """Reads the output of tasks; ``None`` if this gateway cannot read it."""
@@ -92,6 +104,8 @@ class Gateway:
     """Fingerprints of the settings that other processes must share; ``None`` turns off the
     comparison.
     """
+    owned: ReservedNames = NOTHING_OWNED
+    """The names that no entry of the catalogue may use."""
     sites: Mapping[str, SiteLimits] | None = None
     """The limits of sites from the settings; ``None`` keeps those in the database."""
     watches: bool = False
@@ -110,7 +124,8 @@ class Gateway:
         callers = self.entrance.callers
         self.same_settings = SameSettings(store.notes, "gateway", self.marks or {})
         self.needs = Needs(store.health, workflows)
-        self.crawlers = crawlers = Crawlers(self.scheduler)
+        stored = StoredEntries(store.entries, self.owned)
+        self.crawlers = crawlers = Crawlers(self.scheduler, stored)
         self.blocked = blocked = BlockedRuns(store, workflows, self.metrics, clock, self.blocked_s)
         #: ``None`` if the gateway is open.
         self.logins: Logins | None = None
@@ -129,7 +144,8 @@ class Gateway:
         self.fleet = Fleet(store, crawlers, clock)
         self.views = RunViews(store, blocked, clock)
         parts = (store.initiation, store.additions, store.stops, store.runs, store.deletion)
-        self.commands = Commands(*parts, workflows, crawlers, clock)
+        versions = PackageVersions(store.packages, store.entries)
+        self.commands = Commands(*parts, workflows, crawlers, versions, clock)
         self.run_list = RunList(self.views, self.commands)
         self.deliveries = Deliveries(
             store.runs, store.events, store.exports, workflows, self.archive
@@ -143,10 +159,28 @@ class Gateway:
         )
         self.graph_views = GraphViews(store.graphs, blocked, clock)
         self.schedule_commands = ScheduleCommands(
-            store.schedules, workflows, crawlers, self.manager_commands, self.graph_commands, clock
+            store.schedules,
+            workflows,
+            crawlers,
+            self.manager_commands,
+            self.graph_commands,
+            versions,
+            clock,
+        )
+        self.deployments = Deployments(store.packages, store.entries, self.code, workflows)
+        self.crawler_versions = CrawlerVersions(
+            store.packages, store.canaries, store.entries, self.deployments
         )
         self.schedule_views = ScheduleViews(store.schedules, blocked, clock)
         self.webhook_views = WebhookViews(store.webhooks, blocked, clock)
+        self.crawler_pages = CrawlerPages(
+            store,
+            self.run_list,
+            crawlers,
+            clock,
+            self.schedule_views.of_crawler,
+            self.crawler_versions.of_crawler,
+        )
         self.webhook_commands = WebhookCommands(store.webhooks, workflows, self.webhook_rules)
 
     def sweep(self, every_s: float) -> Sweep:

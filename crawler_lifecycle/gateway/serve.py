@@ -9,7 +9,13 @@ import sys
 from pydantic import SecretStr
 
 from crawler_lifecycle.clusters.kind import kind_of
-from crawler_lifecycle.compose import build_archive, build_bundles, build_scheduler, build_store
+from crawler_lifecycle.compose import (
+    build_archive,
+    build_bundles,
+    build_code_store,
+    build_scheduler,
+    build_store,
+)
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
@@ -59,6 +65,7 @@ def serve(settings: Settings) -> int:
     listen = settings.gateway
     try:
         entrance = entrance_of(listen, settings.oidc)
+        code = build_code_store(settings)
         archive = build_archive(settings)
         bundles = build_bundles(settings)
         kind = kind_of(settings.cluster)
@@ -81,6 +88,8 @@ def serve(settings: Settings) -> int:
         workflows,
         scheduler,
         entrance=entrance,
+        code=code,
+        keep_versions=settings.code.keep,
         archive=archive,
         logs=task_logs,
         live_files=live_files,
@@ -92,6 +101,7 @@ def serve(settings: Settings) -> int:
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
         temporal_ui=listen.temporal_ui,
         marks=fingerprints(settings, "gateway.login_key", "gateway.task_key", "sites"),
+        owned=settings.owned,
         sites=settings.sites,
         watches=True,
         background=[functools.partial(workflows.keep_connecting, connecting)],

@@ -35,7 +35,7 @@ JOB_OPTIONS = (
 #: The priority of a step (0 is first, 9 is last) by the priority of a run (1 is first, 5 is last).
 STEP_PRIORITY = {run: 2 * (run - 1) for run in range(1, 6)}
 #: The fields of a run that the graph itself sets.
-_OF_THE_GRAPH = ("run_id", "rerun", "request_id", "parent")
+_OF_THE_GRAPH = ("run_id", "rerun", "request_id", "parent", "code")
 _RUN_FIELDS = {field.name for field in fields(RunRequest)} - {"crawler", "args", *_OF_THE_GRAPH}
 
 C = TypeVar("C", bound=type)

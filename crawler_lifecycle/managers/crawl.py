@@ -89,6 +89,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             help="Priority of each job without a priority of its own, from 1 (first) to 5 (last).",
         )
         add("--pool", help="Pool of each job without a pool of its own.")
+        add("--version", help="Version of the crawler of each job without a version of its own.")
 
     def parse_args(self) -> Namespace:
         args = super().parse_args()
@@ -110,6 +111,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             project_id=self.project_id,
             priority=self.args.priority,
             pool=self.args.pool,
+            version=self.args.version,
             tags=self._given_tags(),
         )
 
@@ -130,7 +132,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         The job starts after the cycle, or waits if no slot is free.
 
         - ``job_args_override`` has values that override the manager's options: ``spider_args``,
-          ``job_settings``, ``tags``, ``units``, ``project_id``, ``priority`` and ``pool``.
+          ``job_settings``, ``tags``, ``units``, ``project_id``, ``priority``, ``pool`` and
+          ``version``.
         - ``spider`` is the spider. The default is the manager's spider.
 
         Raises ``InvalidRequest``.

@@ -86,8 +86,8 @@ class GeneratorCrawlManager(CrawlManager):
         Users must override this method, which must yield the same items after a restart.
 
         The dictionary contains the spider's arguments. The keys ``spider``, ``units``, ``tags``,
-        ``job_settings``, ``project_id``, ``priority`` and ``pool`` are parameters of the job
-        instead.
+        ``job_settings``, ``project_id``, ``priority``, ``pool`` and ``version`` are parameters of
+        the job instead.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no set_parameters_gen; write one that yields dictionaries"

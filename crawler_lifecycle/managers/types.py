@@ -25,6 +25,7 @@ class JobParams(TypedDict, total=False):
     spider_args: dict[str, str]
     priority: int
     pool: str
+    version: str
 
 
 class FullJobParams(JobParams, total=False):

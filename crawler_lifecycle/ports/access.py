@@ -7,7 +7,18 @@ from datetime import datetime
 from typing import Literal
 
 #: The kinds of objects in the access log. Only ``crawlctl`` changes tokens.
-Kind = Literal["run", "manager", "graph", "schedule", "webhook", "site", "incident", "token"]
+Kind = Literal[
+    "run",
+    "manager",
+    "graph",
+    "schedule",
+    "webhook",
+    "site",
+    "package",
+    "crawler",
+    "incident",
+    "token",
+]
 
 
 @dataclass(frozen=True, slots=True)

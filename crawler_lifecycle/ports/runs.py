@@ -435,6 +435,12 @@ class Deployment:
     """Further columns of the run's row (``domain.audits.adoption``). The cluster stores these
     columns with each task, because the database can lose the row.
     """
+    code: Code | None = None
+    """The version of a deployed package that the tasks execute; ``None`` for code that the cluster
+    has itself.
+    """
+    entry: Mapping[str, object] | None = None
+    """The crawler's entry, if the database has it. The cluster knows only those of its file."""
 
     @property
     def run_id(self) -> int:

@@ -21,6 +21,7 @@ from typing import Any
 from . import VERSION, contract
 from .changes import changed_since
 from .child import Child, ChildEnd, become_subreaper, block_signals, hide_environment
+from .code import CodeUnavailable, fetch_code
 from .crawlee import Crawlee
 from .feeds import Feeds
 from .forced import ForcedStop
@@ -59,6 +60,8 @@ _OURS = (
     "CRAWL_LOG_FILE",
     "CRAWL_SLOT_FD",
     "CRAWL_FIELDS",
+    "CRAWL_CODE_URL",
+    "CRAWL_CODE_TOKEN",
 )
 #: The folder of the modules that a crawler can import.
 _INJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
@@ -600,9 +603,8 @@ def write_summary(path: str | None, summary: contract.Json) -> None:
         say(f"The summary file {path} cannot be written: {error}")
 
 
-def _refuse(text: str) -> int:
-    say(f"Bad configuration: {text}")
-    code = contract.BAD_CONFIGURATION
+def _refuse(text: str, code: int) -> int:
+    """Write the summary of a task without a crawl, and return the exit code."""
     summary = {
         "runner": VERSION,
         "exit": code,
@@ -635,8 +637,10 @@ def _run(argv: list[str]) -> int:
     scrapy = chosen.kind == "scrapy"
     try:
         terms = contract.Contract.read(os.environ)
-        if terms.upload_token:
+        if terms.upload_token or os.environ.get("CRAWL_CODE_TOKEN"):
             hide_environment()
+        if os.environ.get("CRAWL_CODE_DIGEST") and not _enter_code():
+            return Runner(terms, scrapy=scrapy).run([])  # it was stopped, so nothing is executed
         try:
             if chosen.project is not None:
                 os.chdir(chosen.project)
@@ -657,7 +661,22 @@ def _run(argv: list[str]) -> int:
             command = [sys.executable, script, "--", *command]
         return Runner(terms, scrapy=scrapy).run(command)
     except contract.BadConfiguration as error:
-        return _refuse(str(error))
+        say(f"Bad configuration: {error}")
+        return _refuse(str(error), contract.BAD_CONFIGURATION)
+    except CodeUnavailable as error:
+        say(str(error))
+        return _refuse(str(error), error.exit_code)
+
+
+def _enter_code() -> bool:
+    """Fetch the code and make its folder the working folder. Return ``False`` after a stop.
+
+    Raises ``BadConfiguration`` and ``CodeUnavailable``.
+    """
+    folder = fetch_code(os.environ, say)
+    if folder is not None:
+        os.chdir(folder)
+    return folder is not None
 
 
 def _add_modules(env: MutableMapping[str, str]) -> None:

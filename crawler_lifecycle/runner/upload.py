@@ -142,7 +142,7 @@ class Upload:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         status, answer, wait_s = self._call("POST", self._url, body, headers)
         if status != 200:
-            why = f"the gateway returned {status}{_problem_words(answer)}"
+            why = f"the gateway returned {status}{problem_words(answer)}"
             raise _Later(why, wait_s) if passing(status) else _Never(why)
         try:
             ticket = json.loads(answer)
@@ -173,7 +173,7 @@ class Upload:
                 return answer.status, answer.read(ANSWER_MAX), 0.0
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, _rest(error), _wait(error.headers.get("Retry-After"))
+                return error.code, rest(error), _wait(error.headers.get("Retry-After"))
         except ValueError as error:
             raise _Never(f"the address of {who} cannot be used: {error}") from None
         except (OSError, http.client.HTTPException) as error:
@@ -197,14 +197,14 @@ def _wait(text: str | None) -> float:
     return min(10.0, float(text)) if text and text.isdecimal() else 0.0
 
 
-def _rest(error: urllib.error.HTTPError) -> bytes:
+def rest(error: urllib.error.HTTPError) -> bytes:
     try:
         return error.read(ANSWER_MAX)
     except (OSError, http.client.HTTPException):
         return b""
 
 
-def _problem_words(answer: bytes) -> str:
+def problem_words(answer: bytes) -> str:
     try:
         return f": {json.loads(answer)['detail']}"
     except (ValueError, KeyError, TypeError, RecursionError):

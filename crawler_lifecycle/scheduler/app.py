@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import os
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -12,9 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from crawler_lifecycle import redaction
+from crawler_lifecycle.adapters.catalogue import NOTHING_OWNED, read_document
 from crawler_lifecycle.domain.bounds import REASON_MAX, words
-from crawler_lifecycle.domain.crawlers.crawler import unknown
-from crawler_lifecycle.domain.errors import DeploymentExpired
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, overridden, unknown
+from crawler_lifecycle.domain.crawlers.pod import ReservedNames
+from crawler_lifecycle.domain.errors import DeploymentExpired, InvalidRequest
 from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.protocols import Catalogue
@@ -45,12 +50,19 @@ class SchedulerMetrics(Figures):
 
 
 def create_app(
-    deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = ""
+    deployer: Deployer,
+    catalogue: Catalogue,
+    *,
+    token: str | None = None,
+    listens: str = "",
+    owned: ReservedNames = NOTHING_OWNED,
+    reaches_gateway: bool = False,
 ) -> FastAPI:
     """Return the app for the service. If there is a ``token``, all routes except health checks
     require it.
 
-    ``listens`` is the host on which the service listens.
+    ``listens`` is the host on which the service listens. ``owned`` contains names that no entry may
+    use. ``reaches_gateway`` is true if tasks can fetch deployed code from the gateway.
     """
     app = service("crawler-lifecycle scheduler service", API_VERSION)
     app.add_middleware(BodyLimit, limit=lambda _: BODY_MAX)
@@ -59,7 +71,12 @@ def create_app(
     app.add_middleware(metrics.requests)
 
     async def deploy(call: OnetimeCall, response: Response) -> DeploymentAnswer:
-        deployed = await run_in_threadpool(_deployed, call, deployer, catalogue)
+        if call.code is not None and not reaches_gateway:
+            raise InvalidRequest(
+                "code: tasks could not fetch it, because LIFECYCLE_GATEWAY__TASK_KEY is not set; "
+                "set it and LIFECYCLE_GATEWAY__URL for the scheduler service"
+            )
+        deployed = await run_in_threadpool(_deployed, call, deployer, catalogue, owned)
         for task in deployed:
             metrics.tasks.labels(task.state).inc()
         response.status_code = 201 if any(task.state == "created" for task in deployed) else 200
@@ -150,12 +167,42 @@ def _known_programs(token: str | None, programs: Check) -> Check:
     return check
 
 
-def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[DeployedTask]:
+def _entry_of(
+    call: OnetimeCall, catalogue: Catalogue, owned: ReservedNames
+) -> CrawlerDefinition | None:
+    """Return the crawler of a call, from our catalogue or from the call. Raises
+    ``InvalidRequest``.
+    """
+    own = catalogue.get(call.crawler)
+    if call.entry is None or (own is not None and own.package is None):
+        return own
+    given = read_document({**call.entry, "name": call.crawler}, owned)
+    redaction.learn(secrets_of([given]))
+    return given if own is None else overridden(given, own)
+
+
+def secrets_of(crawlers: Iterable[CrawlerDefinition]) -> set[str]:
+    """Return the secrets of crawlers, which are the values of the variables in ``secrets`` and
+    secret values in ``env``.
+    """
+    found: set[str] = set()
+    for crawler in crawlers:
+        found |= {
+            os.environ.get(reference.removeprefix("env:"), "")
+            for reference in crawler.secrets.values()
+        }
+        found |= redaction.secrets_of_environment(crawler.env)
+    return found
+
+
+def _deployed(
+    call: OnetimeCall, deployer: Deployer, catalogue: Catalogue, owned: ReservedNames
+) -> list[DeployedTask]:
     """Deploy the tasks of a call, and return each with its result.
 
     This call blocks. Raises ``Problem`` and domain errors.
     """
-    crawler = catalogue.get(call.crawler)
+    crawler = _entry_of(call, catalogue, owned)
     if crawler is None:
         words = unknown(call.crawler, (known.name for known in catalogue.all()), catalogue.problem)
         value = repr(call.crawler)[:120]

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.adoption import RECORD_MAX
+from crawler_lifecycle.domain.code import VERSION_MAX, Code
 from crawler_lifecycle.domain.crawlers.crawler import (
     CrawlerDefinition,
     args_of_tasks,
@@ -53,6 +54,13 @@ class TaskCall(_Body):
     node_selector: dict[str, str] = Field(default_factory=dict, max_length=20)
 
 
+class CodeCall(_Body):
+    """The version of a deployed package."""
+
+    digest: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    version: str | None = Field(default=None, max_length=VERSION_MAX)
+
+
 class OnetimeCall(_Body):
     """The body of ``POST /v1/deployments/onetime``.
 
@@ -76,6 +84,14 @@ class OnetimeCall(_Body):
     place: str | None = Field(default=None, max_length=200)
     record: dict[str, Any] = Field(default_factory=dict)
     """Facts about the run, stored unchanged with each task; at most 8 KiB as JSON."""
+    code: CodeCall | None = None
+    """The version that the tasks execute, for a crawler whose entry names a package. Each task
+    fetches it from the gateway.
+    """
+    entry: dict[str, Any] | None = None
+    """The crawler's entry, for a crawler that is not in the service's own catalogue. If that
+    catalogue has it with a package, the entry fills in what it leaves out.
+    """
 
     @field_validator("record")
     @classmethod
@@ -152,4 +168,17 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         resume=call.resume,
         place=call.place,
         record=call.record,
+        code=_code(call, crawler),
+    )
+
+
+def _code(call: OnetimeCall, crawler: CrawlerDefinition) -> Code | None:
+    """Return the code of a call. Raises ``InvalidRequest`` if it is missing."""
+    if call.code is not None:
+        return Code(call.code.digest, call.code.version)
+    if crawler.package is None:
+        return None
+    raise InvalidRequest(
+        f"code: missing; crawler {crawler.name!r} executes package {crawler.package!r}, so give "
+        "the digest of a version"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 import threading
 from typing import Protocol, cast
@@ -22,7 +21,7 @@ from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.task_tokens import Purpose, TaskClaim
 from crawler_lifecycle.web.listening import Unservable, bind, run
 
-from .app import create_app
+from .app import create_app, secrets_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +42,17 @@ def serve(settings: Settings) -> int:
     logs.configure("scheduler", settings)
     try:
         catalogue = YamlCatalogue(settings.catalogue, settings.extra_catalogue, settings.owned)
-        redaction.learn(_secrets_of(catalogue))
+        redaction.learn(secrets_of(catalogue.all()))
         kind = kind_of(settings.cluster)
-        deployer = kind.deployer(_child_tasks(settings))
+        environment = _child_tasks(settings)
+        deployer = kind.deployer(environment)
         app = create_app(
-            deployer, catalogue, token=_token(settings), listens=settings.scheduler.host
+            deployer,
+            catalogue,
+            token=_token(settings),
+            listens=settings.scheduler.host,
+            owned=settings.owned,
+            reaches_gateway=environment is not None,
         )
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
@@ -56,20 +61,6 @@ def serve(settings: Settings) -> int:
     if kind.clears_itself:
         start_cleaning(cast(Removing, deployer), settings.cluster.keep_days)
     return run("scheduler service", app, bound, settings.headers)
-
-
-def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
-    """Return the secrets of crawlers, which are the values of the variables in ``secrets`` and
-    secret values in ``env``.
-    """
-    found: set[str] = set()
-    for crawler in catalogue.all():
-        found |= {
-            os.environ.get(reference.removeprefix("env:"), "")
-            for reference in crawler.secrets.values()
-        }
-        found |= redaction.secrets_of_environment(crawler.env)
-    return found
 
 
 def _token(settings: Settings) -> str | None:
@@ -183,6 +174,9 @@ def _task_environment(
         "CRAWL_LEASES_URL": f"{own}/leases",
         "CRAWL_LEASES_TOKEN": signed(Purpose.LEASES),
     }
+    if deployment.code is not None:
+        found["CRAWL_CODE_URL"] = f"{own}/code"
+        found["CRAWL_CODE_TOKEN"] = signed(Purpose.CODE)
     if uploads:
         found["CRAWL_UPLOAD_URL"] = f"{own}/files"
         found["CRAWL_UPLOAD_TOKEN"] = signed(Purpose.FILES)

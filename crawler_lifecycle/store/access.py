@@ -152,7 +152,8 @@ def _known(
     """Return the uid and project of each existing subject, by its kind and its number or name."""
     found: dict[tuple[str | None, str | None], Row] = {}
     for column in SUBJECTS:
-        kind = column.table.name.removesuffix("_history")
+        name = column.table.name.removesuffix("_history")
+        kind = column.table.info.get("kind", name)
         columns = column.table.c
         names: set[Any] = {row.subject for row in rows if row.kind == kind and row.subject}
         if column.primary_key:

@@ -12,10 +12,14 @@ from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
+from crawler_lifecycle.features.catalogue.store.entries import EntryStore
 from crawler_lifecycle.features.graphs.store.graphs import GraphStore
 from crawler_lifecycle.features.incidents.store.incidents import IncidentStore
 from crawler_lifecycle.features.managers.store.managers import ManagerStore
 from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
+from crawler_lifecycle.features.packages.store.canaries import CanaryStore
+from crawler_lifecycle.features.packages.store.packages import PackageStore
+from crawler_lifecycle.features.packages.store.pruning import PruningStore
 from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
 from crawler_lifecycle.features.sites.store.sites import SiteStore
 from crawler_lifecycle.features.webhooks.store import WebhookStore
@@ -123,6 +127,10 @@ class Store:
     schedules: ScheduleStore
     webhooks: WebhookStore
     sites: SiteStore
+    entries: EntryStore
+    packages: PackageStore
+    canaries: CanaryStore
+    package_pruning: PruningStore
     run_reports: RunReportStore
     incidents: IncidentStore
     access: AccessStore

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionRef
 from temporalio.api.enums.v1 import PendingActivityState, WorkflowExecutionStatus
@@ -55,6 +55,8 @@ from crawler_lifecycle.workflows.policies import FIRST
 from .errors import allowing, answering
 from .operator.task_queues import Queue, describe_queues
 from .workflow_problems import OPEN, WorkflowProblem, problem_of, problems, why_closed
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -251,6 +253,26 @@ class Workflows:
             raise TemporalUnavailable(
                 f"the audit failed ({error.cause}); start another audit"
             ) from error
+
+    async def result(
+        self, kind: str, order: object, workflow_id: str, life_s: float, answer: type[T]
+    ) -> T:
+        """Start a workflow that ends within ``life_s`` seconds, or find the open one, and return
+        its result.
+
+        Raises ``TemporalUnavailable`` if it fails or does not end in time.
+        """
+        life = timedelta(seconds=life_s)
+        options: dict[str, Any] = {"execution_timeout": life, "result_type": answer}
+        handle = await self._start(kind, [order], workflow_id, **options)
+        async with answering(life_s + self._timeout_s):
+            try:
+                found: T = await handle.result()
+            except WorkflowFailureError as error:
+                cause = error.cause
+                why = getattr(getattr(cause, "cause", None), "message", None) or cause
+                raise TemporalUnavailable(str(why)) from error
+        return found
 
     async def start_for(self, order: RowOrder, workflow_id: str, *, wake: bool = False) -> str:
         """Start the workflow of a stored row, unless it is already open.

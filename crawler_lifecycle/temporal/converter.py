@@ -29,21 +29,22 @@ ENCRYPTED = b"binary/encrypted"
 WHY = "crawler-lifecycle-unreadable"
 _WHY_MAX = 200
 
-#: The end of a request without sites. Builds before migration 0012 refuse requests with this field,
-#: and a worker of such a build may continue the run.
-_NO_SITES = b',"sites":[]'
+#: The ends of requests without values in newer fields. Builds before migrations 0012 and 0014
+#: refuse requests with these fields, and a worker of such a build may continue the run.
+_EMPTY_FIELDS = (b',"canary":null', b',"code":null', b',"version":null', b',"sites":[]')
 
 
 class RequestConverter(PydanticJSONPlainPayloadConverter):
-    """Pydantic's converter to JSON, which leaves out the sites of requests that have none."""
+    """Pydantic's converter to JSON, which leaves out newer fields of requests that are empty."""
 
     def to_payload(self, value: Any) -> Payload | None:
         """See the base class."""
         payload = super().to_payload(value)
         request = getattr(value, "request", value)
-        if payload is not None and isinstance(request, RunRequest) and not request.sites:
-            # In JSON, no text contains this sequence, because its quotes would be escaped.
-            payload.data = payload.data.replace(_NO_SITES, b"")
+        if payload is not None and isinstance(request, RunRequest):
+            for field in _EMPTY_FIELDS:
+                # In JSON, no text contains this sequence, because its quotes would be escaped.
+                payload.data = payload.data.replace(field, b"")
         return payload
 
 

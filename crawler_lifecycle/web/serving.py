@@ -53,6 +53,8 @@ ONCE = (
 ABOUT = "lifecycle.about"
 #: The key in the ASGI scope that is true for requests that are as frequent as reads.
 FREQUENT = "lifecycle.frequent"
+#: The key in the ASGI scope that is true for requests whose body the route itself reads in parts.
+STREAMED = "lifecycle.streamed"
 _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
 _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -213,6 +215,9 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if scope.get(STREAMED):
             await self.app(scope, receive, send)
             return
         body = bytearray()

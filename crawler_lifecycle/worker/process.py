@@ -342,6 +342,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             stack.callback(user_code.close)
             parts[USER_CODE].hosts = user_code.hosts
             parts[USER_CODE].functions = user_code.functions
+            parts[USER_CODE].inspector = user_code.inspector
             health.beside["user-code"] = user_code.state
             beside.start(user_code.registering())
         polling = Polling(client, settings, deployment, stack)

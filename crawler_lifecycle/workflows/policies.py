@@ -14,6 +14,7 @@ from typing import TypedDict, Unpack
 from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import ActivityConfig
 
+from crawler_lifecycle.domain.code import INSPECTION_S
 from crawler_lifecycle.domain.errors import not_retryable
 from crawler_lifecycle.domain.names import (
     QUEUE_AUDIT,
@@ -123,6 +124,11 @@ STOP_GRAPH = Policy(QUEUE_CONTROL, 60, _retry(0.5, 15), heartbeat_s=DEAD_S, beat
 #: down is tried once a minute.
 FOLLOW = Policy(QUEUE_WEBHOOKS, 960, _retry(1, 60), heartbeat_s=DEAD_S)
 
+#: Longer than the import of a project may take. Nobody waits longer for it.
+INSPECT = Policy(
+    QUEUE_USER_CODE, 60, _retry(1, 5), heartbeat_s=DEAD_S, total_s=INSPECTION_S, beaten=True
+)
+
 #: The activities of each policy.
 _USERS: tuple[tuple[Policy, str], ...] = (
     (CREATE, "create_history_id"),
@@ -156,6 +162,7 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (STOP_GRAPH, "record_graph_stop"),
     (BEGIN_DUE, "decide_due begin_due"),
     (FOLLOW, "follow_webhook"),
+    (INSPECT, "inspect_package"),
 )
 POLICIES: dict[str, Policy] = {name: policy for policy, names in _USERS for name in names.split()}
 

@@ -76,7 +76,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 def deploying(store: Store, notifier: Notifier) -> DeploymentActivities:
     rows = (store.deployment, store.polls, store.runs, store.tasks, store.events)
-    return DeploymentActivities(*rows, FakeCluster(), FakeScheduler(), [notifier], untried(store))
+    return DeploymentActivities(
+        *rows, FakeCluster(), FakeScheduler(), [notifier], untried(store), store.entries
+    )
 
 
 def completing(store: Store, sink: EventSink, notifier: Notifier) -> CompletionActivities:

@@ -503,6 +503,26 @@ WEBHOOK: dict[str, Any] = {
     "created_at": "2026-11-19T12:00:00Z",
     "updated_at": "2026-11-19T12:00:00Z",
 }
+PACKAGE: dict[str, Any] = {
+    "package": "shop",
+    "version": "2026-11-20",
+    "project": "default",
+    "digest": f"sha256:{'3f9a1c' * 10}0000",
+    "size": 21906,
+    "files": 200,
+    "commit": "abcdef0123456789",
+    "spiders": [{"name": "books", "args": {}}, {"name": "quotes", "args": {}}],
+    "note": None,
+    "created_at": "2026-11-20T10:00:00Z",
+    "created_by": "ann",
+    "current": True,
+}
+PACKAGE_BROKEN = PACKAGE | {
+    "version": "2026-11-19",
+    "commit": None,
+    "note": "ImportError: no module named shop",
+    "current": False,
+}
 SITE: dict[str, Any] = {
     "site": "shop.example",
     "state": "closed",

@@ -30,6 +30,8 @@ from tests.cli.cli_answers import (
     LEFT_OUT,
     MANAGER,
     MANAGER_ENDED,
+    PACKAGE,
+    PACKAGE_BROKEN,
     PLAN,
     POOL,
     POOL_GONE,
@@ -192,6 +194,14 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "webhook resume shop --skip": [
         ("POST", "/v1/webhooks/shop/resume", WEBHOOK | {"state": "active", "note": None})
     ],
+    "package list": [("GET", "/v1/packages", {"packages": [PACKAGE]})],
+    "package versions shop": [
+        ("GET", "/v1/packages/shop", {"versions": [PACKAGE, PACKAGE_BROKEN]})
+    ],
+    "package use shop 2026-11-20 --by eve": [
+        ("POST", "/v1/packages/shop/use", PACKAGE | {"told": "It is current now."})
+    ],
+    "package delete shop": [("DELETE", "/v1/packages/shop", {"package": "shop", "versions": 2})],
     "site list --show closed": [("GET", "/v1/sites", {"sites": [SITE, SITE_OPEN]})],
     "site show shop.example": [("GET", "/v1/sites/shop.example", SITE | SITE_FIGURES)],
     "site set shop.example --requests-per-s 10 --connections 4 --not 1-10 --by eve": [

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -114,28 +115,13 @@ def test_the_readers_own_cases(serving: Dev, request: pytest.FixtureRequest) -> 
     """
     page = (ROOT / "docs" / "first-crawl.md").read_text()
     here = serving.state_dir.parent
-    catalogue = here / "crawlers.yaml"
-    before = catalogue.read_text()
-
-    def back() -> None:
-        catalogue.write_text(before)
-        wait_until(lambda: set(serving.crawlers()) == {"quick", "site"})
-
-    request.addfinalizer(back)
-    (here / "shop" / "shop").mkdir(parents=True)
-    (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
-    (here / "shop" / "shop" / "settings.py").write_text("SPIDER_MODULES = ['shop.products']\n")
-    (here / "shop" / "shop" / "products.py").write_text(SPIDER)
+    _restore_catalogue(serving, request)
+    _write_shop(here)
     (here / "broken.py").write_text("import bs5\n")
     for name, language in (("fetch.py", "python"), ("fetch.js", "js")):
         (here / name).write_text(page.partition(f"```{language}\n")[2].partition("```")[0])
     for begin, told in CASES.items():
-        case = page[page.index(begin) :]
-        lines = [
-            line.removeprefix("$ ")
-            for line in case.partition("```console\n")[2].partition("```")[0].splitlines()
-        ]
-        typed = [line for line in lines if not line.startswith("#")]
+        typed = _typed(page[page.index(begin) :])
         assert [words.split()[:2] for words in typed[1:3]] == [
             ["crawlctl", word] for word in ("dev", "start")
         ]
@@ -150,6 +136,84 @@ def test_the_readers_own_cases(serving: Dev, request: pytest.FixtureRequest) -> 
         assert told in done.stdout
         run = _newest(serving)
         assert (run["run_id"], run["items"]) == (number, None if crawler == "broken" else 1)
+
+
+def _restore_catalogue(stack: Dev, request: pytest.FixtureRequest) -> None:
+    """Write the catalogue again after the test."""
+    catalogue = stack.state_dir.parent / "crawlers.yaml"
+    before = catalogue.read_text()
+
+    def back() -> None:
+        catalogue.write_text(before)
+        wait_until(lambda: set(stack.crawlers()) == {"quick", "site"})
+
+    request.addfinalizer(back)
+
+
+def _write_shop(here: Path) -> Path:
+    """Write the project of the pages; the path of its spider."""
+    (here / "shop" / "shop").mkdir(parents=True, exist_ok=True)
+    (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
+    (here / "shop" / "shop" / "settings.py").write_text("SPIDER_MODULES = ['shop.products']\n")
+    spider = here / "shop" / "shop" / "products.py"
+    spider.write_text(SPIDER)
+    return spider
+
+
+def _typed(text: str) -> list[str]:
+    """The commands in the first console block of a text."""
+    block = text.partition("```console\n")[2].partition("```")[0]
+    lines = [line.removeprefix("$ ") for line in block.splitlines()]
+    return [line for line in lines if not line.startswith("#")]
+
+
+def test_the_page_about_deploys(serving: Dev, request: pytest.FixtureRequest) -> None:
+    """docs/deploy-crawlers.md, typed as it stands.
+
+    Its last block needs programs of others: tests/gateway/scrapyd/test_deploys.py sends what they
+    send.
+    """
+    page = (ROOT / "docs" / "deploy-crawlers.md").read_text()
+    here = serving.state_dir.parent
+    _restore_catalogue(serving, request)
+    request.addfinalizer(lambda: _said(serving, "crawlctl package delete shop"))
+    spider = _write_shop(here)
+    first, second = _typed(page), _typed(page[page.index("## Change") :])
+    assert first[1] == "crawlctl dev"
+    subprocess.run(["sh", "-c", first[0]], cwd=here, check=True, timeout=ANSWER_S)
+    wait_until(lambda: "products" in serving.crawlers())
+    said = [_said(serving, line) for line in first[2:4]]
+    assert "v1" in said[0]
+    assert "pen" in _said(serving, f"crawlctl items {_newest(serving)['run_id']}")
+    spider.write_text(SPIDER.replace("pen", "ink"))
+    executed = []
+    for line in second:
+        said.append(_said(serving, line))
+        if "start" in line:
+            run = _newest(serving)
+            items = _said(serving, f"crawlctl items {run['run_id']}")
+            executed.append((run["codes"][0]["version"], "ink" in items))
+    assert executed == [("v2", True), ("v1", False), ("v2", True)]
+    request.addfinalizer(lambda: _said(serving, "crawlctl crawler delete press"))
+    for line in _typed(page[page.index("## Images") :]):
+        said.append(_said(serving, line))
+    assert "press:1" in _said(serving, "crawlctl crawler describe press -o json")
+    (here / "fleet").mkdir()
+    (here / "fleet" / "shop.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    request.addfinalizer(lambda: _said(serving, "crawlctl schedule delete nightly"))
+    for line in _typed(page[page.index("## A folder") :]):
+        said.append(_said(serving, line))
+    assert "press:3" in _said(serving, "crawlctl crawler describe press -o json")
+    assert "nightly" in _said(serving, "crawlctl schedule list")
+
+
+def _said(stack: Dev, line: str) -> str:
+    """Type a command; its output."""
+    here = stack.state_dir.parent
+    more = ["--poll-minutes", "0.02"] if " start " in line else []
+    done = in_process.crawlctl(*shlex.split(line)[1:], *more, env=os.environ, folder=here)
+    assert done.returncode == 0, (line, done.stderr)
+    return str(done.stdout)
 
 
 def _newest(stack: Dev) -> dict[str, Any]:

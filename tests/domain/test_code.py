@@ -9,13 +9,12 @@ import pytest
 from crawler_lifecycle.domain.code import (
     IMAGE_ID,
     Code,
-    Leaf,
     check_names,
     code_of_image,
     full_prefix,
-    tree_digest,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.runner.tree import Leaf, tree_digest
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.clusters.kubernetes.jobs.container import _memory_text as memory_text
+from crawler_lifecycle.domain.code import CodeVersions
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, completed
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.ends import Ends, reading
@@ -207,6 +209,7 @@ def test_keys_that_contradict_each_other_are_refused_at_each_api(
         completed(
             RunRequest(crawler="books", retries=policy),
             CrawlerDefinition("books", resources=Resources(memory=memory)),
+            cast(CodeVersions, None),  # no entry has a package
         )
 
 

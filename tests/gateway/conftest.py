@@ -33,7 +33,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def harness(tmp_path: Path) -> Iterator[Harness]:
     clock = Clock()
     store = open_store(make_tables(f"sqlite:///{tmp_path}/runs.db"), pool_size=30, clock=clock)
-    yield Harness(store, clock)
+    yield Harness(store, clock, tmp_path / "code")
     store.close()
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import Mock
 
@@ -28,6 +29,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
 from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
 from crawler_lifecycle.features.managers.ports import ManagerRow
+from crawler_lifecycle.features.packages.adapters.code_store import CodeFolder
+from crawler_lifecycle.features.packages.ports import Inspection
 from crawler_lifecycle.features.schedules.ports import ScheduleRow
 from crawler_lifecycle.features.webhooks.ports import WebhookOrder, WebhookRow
 from crawler_lifecycle.gateway.access.operations import Entrance
@@ -94,6 +97,7 @@ class FakeWorkflows:
     webhooks: list[tuple[str, bool]] = field(default_factory=list)
     queues: list[Queue] = field(default_factory=list)
     asked_for_queues: int = 0
+    inspection: Inspection = field(default_factory=Inspection)
     down: bool = False
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -113,6 +117,13 @@ class FakeWorkflows:
         """There is no server behind this: what needs one is in ``tests/workflows/schedules``."""
         raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
         yield
+
+    async def result(
+        self, kind: str, order: object, workflow_id: str, life_s: float, answer: type[Any]
+    ) -> Any:
+        """An inspection of a Scrapy project."""
+        await self._reach()
+        return self.inspection
 
     async def start_for(self, order: Any, workflow_id: str, *, wake: bool = False) -> str:
         match order:
@@ -222,8 +233,9 @@ def _there(row: Row | None) -> Row:
 class Harness:
     """Everything around one gateway, and the workflow's part of the conversation with the store."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, code: Path = Path("/nonexistent")) -> None:
         self.store = store
+        self.code = code
         self.clock = clock
         self.workflows = FakeWorkflows()
         self.scheduler = FakeScheduler(CRAWLERS)
@@ -234,6 +246,7 @@ class Harness:
 
     def gateway(self, **options: Any) -> Gateway:
         options = {"entrance": Entrance(), "outbox_retry_s": None, "clock": self.clock, **options}
+        options.setdefault("code", CodeFolder(self.code))
         return Gateway(self.store, self.workflows, self.scheduler, **options)
 
     def new_app(self, **options: Any) -> FastAPI:

@@ -35,6 +35,8 @@ from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, Page, SourceItem
 from crawler_lifecycle.features.managers.ports import NewManager, UserCodeRow
+from crawler_lifecycle.features.packages.domain.canary import CanarySettings, CanaryState
+from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
@@ -269,6 +271,17 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     )
     store.webhooks.pause("shop", MARKER)
     store.sites.close_site("shop.example", 60, MARKER)
+    for version in (f"{MARKER}-1", f"{MARKER}-2"):
+        canary = CanarySettings(0.1)
+        new = NewVersion(MARKER, version, MARKER, 1, 1, note=MARKER, by=MARKER, canary=canary)
+        store.packages.add_version(new)
+    [canary_row] = store.canaries.list_canaries()
+    store.canaries.end_canary(canary_row.canary_id, CanaryState.REJECTED, MARKER, MARKER)
+    store.packages.use_version(MARKER, f"{MARKER}-2", MARKER)
+    store.packages.use_version(MARKER, f"{MARKER}-1", MARKER)
+    store.packages.delete_version(MARKER, f"{MARKER}-2")
+    store.packages.delete_package(MARKER)
+    store.entries.set_entry("shop", {MARKER: MARKER}, MARKER, MARKER)
     store.access.record_access(
         [AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)]
     )

@@ -44,6 +44,8 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState,
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, JobState
 from crawler_lifecycle.features.managers.ports import UserCodeRow
+from crawler_lifecycle.features.packages.domain.canary import CanaryState
+from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
@@ -84,6 +86,8 @@ from tests.support.filling import (
     analyze,
     fill_access,
     fill_blocks,
+    fill_canaries,
+    fill_catalogue,
     fill_findings,
     fill_graphs,
     fill_line,
@@ -232,6 +236,16 @@ MAY = {
         (method, "scan", "site"): "a row for each site, for people, until a page is full"
         for method in ("list_sites", "set_limits")
     },
+    **{
+        (method, kind, "catalogue_entry"): "all entries, of which there are thousands"
+        for method in ("list_entries", "entry_marks", "set_entry", "sync_package")
+        for kind in ("scan", "sort")
+    },
+    ("list_packages", "scan", "package"): "a row for each package, until a page is full",
+    **{
+        ("prune", "scan", table): "all versions and schedules, once an hour"
+        for table in ("package_version", "schedule")
+    },
     ("apply_settings", "scan", "site"): "a row for each site, once when a gateway starts",
     **{
         (method, "scan", "holder"): "the runs with active tasks"
@@ -354,10 +368,15 @@ MAY = {
 
 #: Indexes that a database does without, among these rows, where others need them.
 OTHERWISE: dict[str, set[str]] = {
-    "mariadb": {"ix_correction_project_kind_id", "ix_run_history_project_ended_by_run_id"},
+    "mariadb": {
+        "ix_canary_project_canary_id",
+        "ix_correction_project_kind_id",
+        "ix_run_history_project_ended_by_run_id",
+    },
     "sqlite": {"ix_graph_step_graph_id_batch"},
     "mysql": {
         "ix_access_log_project_at",
+        "ix_canary_project_canary_id",
         "ix_correction_project_kind_id",
         "ix_run_history_project_ended_by_run_id",
         "ix_manager_name_manager_id",
@@ -419,6 +438,8 @@ def _fill(url: str, size: Size) -> Filled:
         fill_records(connection, first, size.runs)
         fill_line(connection, size.runs)
         fill_sites(connection, size.runs)
+        fill_catalogue(connection)
+        fill_canaries(connection)
         fill_findings(connection)
         fill_access(connection)
         fill_blocks(connection)
@@ -688,6 +709,7 @@ def readers(store: Store, filled: Filled) -> None:
     ):
         with limited(project):
             of_one_project(store, filled)
+    deploying(store)
 
 
 def searching(store: Store, filled: Filled) -> None:
@@ -731,6 +753,7 @@ def overviews(store: Store, filled: Filled) -> None:
     store.runs.newest_runs(1_000)
     store.runs.good_shares([f"crawler-{n}" for n in range(50)], lately)
     store.runs.brief_runs(50, crawler="crawler-7")
+    store.runs.codes_of([7, 8, 9])
     store.schedules.latest_due()
 
 
@@ -794,6 +817,44 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.sites.apply_settings({"site-8": SiteLimits(tasks=1)})
     store.sites.apply_settings({})
     store.sites.remove_old()
+    for project in (None, "default"):
+        with limited(project):
+            store.entries.list_entries()
+            store.entries.entry_marks()
+            store.entries.get_entry("entry-7")
+            store.entries.entry_history("entry-7", before=40)
+            store.entries.entry_version("entry-7", 3)
+            store.canaries.list_canaries(4_000)
+            store.canaries.list_canaries(package="package-7")
+            store.canaries.list_canaries(state="open")
+            store.canaries.get_canary(7)
+
+
+def deploying(store: Store) -> None:
+    """What changes packages, their canaries and entries."""
+    store.canaries.held(CanaryState.REJECTED)
+    canary_id = store.canaries.held(CanaryState.OPEN)[0].canary_id
+    store.canaries.new_runs(canary_id)
+    store.canaries.old_runs(canary_id, [("default", "crawler-7")])
+    store.canaries.end_canary(canary_id, CanaryState.ACCEPTED, "ann", "")
+    store.entries.set_entry("entry-8", {"name": "entry-8"}, "ann")
+    store.entries.use_entry("entry-8", 1, "ann")
+    store.entries.delete_entry("entry-8")
+    store.entries.sync_package("package-1", [{"name": "entry-9"}], "default", "ann")
+    for project in (None, "default"):
+        with limited(project):
+            store.packages.list_packages(400, 100)
+            store.packages.versions("package-7")
+            store.packages.find_version("package-7")
+            store.packages.open_canary("package-7")
+    new = NewVersion("package-7", "new", "sha256:7", 1, 1)
+    store.packages.check_version(new)
+    store.packages.add_version(new)
+    store.packages.use_version("package-7", "v500", "ann")
+    store.packages.delete_version("package-7", "v1000")
+    store.packages.delete_package("package-8")
+    store.package_pruning.needed([f"sha256:{n}" for n in range(100)])
+    store.package_pruning.prune(48)
 
 
 def managing(harness: Harness, size: Size) -> None:

@@ -175,6 +175,7 @@ def test_every_table_is_granted_or_kept_on_purpose() -> None:
         "cancellation_log",
         "access_log",
         "run_code",
+        "catalogue_change",
         "schema_compatibility",
     }
     assert granted == set(metadata.tables) - kept

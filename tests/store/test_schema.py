@@ -160,6 +160,15 @@ FROZEN = {
     "0013.mysql.sql": "965fdb1c3a8eda5e",
     "0013.sqlite.sql": "09e2999f1c4a4782",
     "0013_codes.py": "2fdc2aba7b149f8a",
+    "0016.mysql.sql": "910c39008ce88925",
+    "0016.sqlite.sql": "932d686a11fa410c",
+    "0016_canaries.py": "2b924e6946bdda72",
+    "0014.mysql.sql": "809a3cedafdd5a9c",
+    "0014.sqlite.sql": "016527d0947806d1",
+    "0014_packages.py": "3ae9cf19745a8059",
+    "0015.mysql.sql": "6e3402ff48415544",
+    "0015.sqlite.sql": "855656402d800745",
+    "0015_catalogue.py": "83caf8aa13c8c5ab",
 }
 
 

@@ -395,6 +395,39 @@ def fill_blocks(connection: sa.Connection) -> None:
     _insert(connection, "site_report", report, "run_history LIMIT 5000")
 
 
+def fill_catalogue(connection: sa.Connection) -> None:
+    """Insert 500 entries of 50 packages, with 50 versions of each entry."""
+    changed = _minute(connection, "n")
+    package = _name(connection, "package-", "n % 50")
+    entry = {"name": _name(connection, "entry-", "n"), "number": "50", "changed_at": changed}
+    entry["package"] = f"CASE WHEN n % 2 = 1 THEN {package} END"
+    _insert(connection, "catalogue_entry", entry, f"{_numbers(500)} AS numbers")
+    change = {"name": _name(connection, "entry-", "n % 500"), "number": "(n - n % 500) / 500 + 1"}
+    change |= {"document": "'{}'", "changed_at": changed}
+    _insert(connection, "catalogue_change", change, f"{_numbers(25_000)} AS numbers")
+    deployed = {"name": _name(connection, "package-", "n"), "current": "'v5000'"}
+    _insert(
+        connection, "package", deployed | {"changed_at": changed}, f"{_numbers(500)} AS numbers"
+    )
+    version = {"package": _name(connection, "package-", "n % 500"), "spiders": "'[]'"}
+    version |= {"version": _name(connection, "v", "n - n % 500"), "created_at": changed}
+    version |= {"digest": _name(connection, "sha256:", "n"), "size": "1", "files": "1"}
+    _insert(connection, "package_version", version, f"{_numbers(25_000)} AS numbers")
+
+
+def fill_canaries(connection: sa.Connection) -> None:
+    """Insert 5,000 canaries of 500 packages, the last of each package open or rejected."""
+    last = "n >= 4500"
+    state = f"CASE WHEN {last} AND n % 10 = 1 THEN 'open' WHEN n % 2 = 1 THEN 'rejected' ELSE 'accepted' END"
+    row = {"canary_uid": _name(connection, "canary-", "n"), "state": state, "old_version": "'1'"}
+    row |= {"package": _name(connection, "package-", "n % 500"), "new_version": "'2'"}
+    row["holder"] = f"CASE WHEN {last} THEN {row['package']} END"
+    row |= {"old_digest": f"'{RARE_CODE}'", "new_digest": f"'{COMMON_CODE}'", "share": "0.1"}
+    row |= {"runs": "3", "judge": "'[]'", "asked": "9", "given": "1", "after_run_id": "7"}
+    row["created_at"] = _minute(connection, "n")
+    _insert(connection, "canary", row, f"{_numbers(5_000)} AS numbers")
+
+
 def analyze(connection: sa.Connection, tables: list[str]) -> None:
     """Let the optimizer know what there is now."""
     if connection.dialect.name == "mysql":

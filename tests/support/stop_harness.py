@@ -36,11 +36,13 @@ from crawler_lifecycle.domain.errors import (
     StoreUnavailable,
 )
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded
+from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.state import TOO_LATE
+from tests.support.catalogues import stored_in
 from tests.support.fakes.cluster import Behaviour
 from tests.support.stop_table import Cell
 from tests.support.store_ports import behind
@@ -474,7 +476,8 @@ class Harness:
             self.testbed.parts.store.runs,
             self.testbed.parts.store.deletion,
             Workflows(self.testbed.client),
-            Crawlers(self.testbed.scheduler),
+            Crawlers(self.testbed.scheduler, stored_in(self.testbed.store)),
+            PackageVersions(self.testbed.parts.store.packages, self.testbed.parts.store.entries),
         )
         body = StopRun(request_id="g", requested_by="ada")
         if trial.cell.refused:

@@ -23,7 +23,7 @@ def sent(value: Any) -> Any:
 @pytest.mark.parametrize("tags", [[], [',"sites":[]', '"sites":[]']])
 def test_a_request_without_sites_is_one_that_older_builds_read(tags: list[str]) -> None:
     request = RunRequest(crawler="services", tags=tags)
-    assert "sites" not in sent(request)
+    assert not {"sites", "version", "code"} & {*sent(request)}
     assert sent(request)["tags"] == tags
     order = CreateHistory(request, "r", Owner("w", "1"))
     assert "sites" not in sent(order)["request"]
@@ -31,6 +31,8 @@ def test_a_request_without_sites_is_one_that_older_builds_read(tags: list[str]) 
     assert CONVERTER.from_payloads([payload], [RunRequest]) == [request]
 
 
-def test_sites_and_the_values_of_others_stay() -> None:
+def test_sites_versions_and_the_values_of_others_stay() -> None:
+    pinned = RunRequest(crawler="services", version="v1", code="sha256:0")
+    assert {**sent(pinned), "version": "v1", "code": "sha256:0"} == sent(pinned)
     assert sent(RunRequest(crawler="services", sites=["shop.example"]))["sites"] == ["shop.example"]
     assert sent({"a": 1, "sites": []}) == {"a": 1, "sites": []}

@@ -14,10 +14,12 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.activities.child_runs import own_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.temporal.client import Workflows
+from tests.support.catalogues import stored_in
 from tests.support.fakes.cluster import KILLED, Behaviour
 from tests.support.testbed import WorkflowHarness, workflow_clock
 
@@ -45,7 +47,8 @@ def commands(testbed: WorkflowHarness, workflows: Workflows | None = None) -> Co
         testbed.store.runs,
         testbed.store.deletion,
         workflows or Workflows(testbed.client),
-        Crawlers(testbed.scheduler),
+        Crawlers(testbed.scheduler, stored_in(testbed.store)),
+        PackageVersions(testbed.store.packages, testbed.store.entries),
     )
 
 

@@ -9,7 +9,7 @@ import shlex
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
@@ -23,6 +23,9 @@ PAGE_SIZE = 200
 #: The longest pause in the download of an archive, in seconds. The gateway reads archives from a
 #: disk or a bucket, which takes time.
 ARCHIVE_SILENCE_S = 120.0
+#: The longest pause in an upload, in seconds. The gateway inspects the code before it answers.
+UPLOAD_S = 180.0
+_BLOCK = 2**18
 #: An interrupted download fails after this many tries that received no new byte.
 TRIES_MAX = 3
 #: HTTP status -> exit code. A status that is not listed is an error in the gateway.
@@ -236,12 +239,16 @@ class Gateway:
         return self.post(f"/v1/runs/{run_id}/stop", body)
 
     def resume(
-        self, run_id: int, *, rerun: bool = False, requested_by: str | None = None
+        self,
+        run_id: int,
+        *,
+        rerun: bool = False,
+        requested_by: str | None = None,
+        version: str | None = None,
     ) -> Document:
         """Resume a run that has ended."""
-        return self.post(
-            f"/v1/runs/{run_id}/resume", {"rerun": rerun, "requested_by": requested_by}
-        )
+        body = {"rerun": rerun, "requested_by": requested_by, "version": version}
+        return self.post(f"/v1/runs/{run_id}/resume", _given(body))
 
     # --- managers and graphs ----------------------------------------------------------------------
 
@@ -300,6 +307,11 @@ class Gateway:
     def put(self, path: str, body: Mapping[str, Any]) -> Document:
         """Replace the document at this path."""
         return self._send("PUT", path, json=dict(body))
+
+    def upload(self, path: str, file: IO[bytes], **params: Any) -> Document:
+        """Replace what is at this path by the bytes of a file."""
+        options: dict[str, Any] = {"params": _given(params), "timeout": UPLOAD_S}
+        return self._send("PUT", path, content=iter(lambda: file.read(_BLOCK), b""), **options)
 
     def delete(self, path: str, **params: Any) -> Document:
         """Delete the document at this path."""

@@ -91,6 +91,7 @@ def start(
     request_id: str | None = None,
     tag: list[str] | None = None,
     site: list[str] | None = None,
+    version: str | None = None,
     priority: int | None = None,
     pool: str | None = None,
     retries: int | None = None,
@@ -126,6 +127,8 @@ def start(
         tag of the run
     site
         host that the run visits; default: the crawler's sites
+    version
+        version of the crawler's package; default: the current one
     priority
         1 (first) to 5 (last)
     pool
@@ -149,6 +152,7 @@ def start(
         "max_parallel_tasks": max_parallel,
         "tags": tag,
         "sites": site,
+        "version": version,
         "priority": priority,
         "pool": pool,
         "retries": None if retries is None else {"max": retries},

@@ -329,6 +329,7 @@ def resume(
     /,
     *,
     rerun: bool = False,
+    version: str | None = None,
     by: By = None,
     wait: End = False,
     watch: bool = False,
@@ -341,11 +342,13 @@ def resume(
     ----------
     rerun
         run a COMPLETED run again
+    version
+        version of the crawler's package, or newest; default: the code that the run had
     watch
         wait, and show a live view
     """
     with current().gateway() as gateway:
-        answer = gateway.resume(run, rerun=rerun, requested_by=by or user())
+        answer = gateway.resume(run, rerun=rerun, requested_by=by or user(), version=version)
         if watch:
             from .watch import watch_run
 

@@ -244,6 +244,7 @@ class Layout:
             VARIABLES["stack"]: self.identity,
         }
         env.setdefault(LOOPBACK_WEBHOOKS, "true")
+        env.setdefault("LIFECYCLE_CODE__URL", (self.state_dir / "code").as_uri())
         env.setdefault(MODULES, json.dumps(modules_with_user_code(Path.cwd())))
         if "temporal_ui" in self.ports:
             place = f"{known['temporal_ui']}/namespaces/{temporal_server.NAMESPACE}"

@@ -38,6 +38,8 @@ RUNNER = f"{DOMAIN}/runner"
 #: Annotations on a Job and its pod: the version and the commit in the catalogue entry.
 VERSION = f"{DOMAIN}/version"
 COMMIT = f"{DOMAIN}/commit"
+#: Annotation on a Job and its pod: the digest of the deployed package that the crawler executes.
+CODE = f"{DOMAIN}/code"
 
 #: Annotation on the Job: the main fields of the run's row, in case the database loses it
 #: (``domain.adoption``).
@@ -59,7 +61,7 @@ QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 OF_RUN = (MANAGED_BY, RUN, RUN_UID, ATTEMPT)
 READ = (*OF_RUN, TASK, TASK_ID, SETTLED, QUEUE, QUEUE_PRIORITY)
 #: The annotations that polls read.
-ANNOTATIONS_READ = (RUNNER, TASK_ID, VERSION, COMMIT)
+ANNOTATIONS_READ = (RUNNER, TASK_ID, VERSION, COMMIT, CODE)
 
 #: The name of the crawler's container in the pod.
 CONTAINER = "crawler"

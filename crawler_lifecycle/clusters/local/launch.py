@@ -178,6 +178,8 @@ class Launcher:
             for part in folder.parts[-3:]:
                 held = held.make(part)
             held.make(files.FILES)
+            if deployment.code is not None:
+                held.make(files.CODE)
             _make_state(self.state, str(spec["state_dir"]))
             self._admit(folder, Path(str(spec["state_dir"])))
             liveness_marks.begin(str(self.state / liveness_marks.LIVE / name))
@@ -191,8 +193,10 @@ class Launcher:
         if self.run_as is not None:
             let_pass(folder.parents[1], folder.parent, state.parent)
             self.run_as.share(folder)
-            self.run_as.own(folder / files.FILES)
-            self.run_as.own(state)
+            places = [folder / files.FILES, folder / files.CODE, state]
+            for place in places:
+                if place.exists():
+                    self.run_as.own(place)
 
     def _waits(self, name: str) -> bool:
         """Return whether a marked task is waiting for a slot, or for its supervisor."""
@@ -309,7 +313,8 @@ class Launcher:
         memory = parse_memory(resources.memory)
         cpu = parse_cpu(resources.cpu)
         groups = self.groups()
-        argv, cwd = self._argv(crawler)
+        code = deployment.code
+        argv, cwd = self._argv(crawler, None if code is None else folder / files.CODE)
         self._secrets(crawler)
         state_dir = self.state / "state" / str(deployment.run) / str(task.index)
         contract |= {
@@ -320,6 +325,8 @@ class Launcher:
         }
         if memory is not None:
             contract["CRAWL_MEMORY_LIMIT"] = str(memory)
+        if code is not None:
+            contract["CRAWL_CODE_DIR"] = str(cwd)
         return {
             "version": 1,
             "uid": str(uuid.uuid4()),
@@ -327,7 +334,9 @@ class Launcher:
             "argv": argv,
             "cwd": str(cwd),
             "project": None if crawler.project is None else str(cwd),
-            "code": {"version": crawler.version, "commit": crawler.commit},
+            "code": {"version": crawler.version, "commit": crawler.commit}
+            if code is None
+            else asdict(code),
             "codes_dir": str(self.state / CODES),
             "env": dict(crawler.env),
             "contract": contract,
@@ -338,6 +347,7 @@ class Launcher:
             "cpu_limit": cpu if groups is not None and groups.cpu else None,
             "cgroup": None if groups is None else groups.folder,
             "user": None if self.run_as is None else asdict(self.run_as),
+            "code_dir": None if code is None else str(cwd),
             "stop_grace_s": deployment.limits.stop_grace_s,
             "run_timeout_s": deployment.limits.run_timeout_s,
             "slots": self.slots,
@@ -348,40 +358,52 @@ class Launcher:
             "created_at": self.clock().isoformat(),
         }
 
-    def _argv(self, crawler: CrawlerDefinition) -> tuple[list[str], Path]:
+    def _argv(self, crawler: CrawlerDefinition, unpacked: Path | None) -> tuple[list[str], Path]:
         """Return the command line of the runner and the crawler, and the working directory.
 
-        Raises ``LaunchRefused``.
+        ``unpacked`` is the folder into which the runner unpacks a package. ``None`` means that the
+        crawler executes the project folder of its entry. Raises ``LaunchRefused``.
         """
-        cwd = (
-            self.base_dir
-            if crawler.project is None
-            else (self.base_dir / crawler.project).resolve()
-        )
-        if not cwd.is_dir():
-            raise LaunchRefused(
-                f"project: {crawler.project!r} is not a folder ({cwd}); name an existing folder"
-            )
+        if unpacked is None:
+            cwd = self._project(crawler)
+            project = str(cwd)
+        else:
+            cwd = unpacked
+            project = crawler.project or "."
         wrapper = [self.python, "-I", "-S", _RUNNER]
         if crawler.kind is CrawlerKind.SCRAPY:
-            if crawler.project is None:
-                raise LaunchRefused(
-                    "project: missing; a crawler of kind 'scrapy' needs the folder of its project"
-                )
-            return [*wrapper, "scrapy", "--project", str(cwd), "--spider", crawler.spider_name], cwd
+            return [*wrapper, "scrapy", "--project", project, "--spider", crawler.spider_name], cwd
         path = crawler.env.get("PATH") or self._passed_on()["PATH"]
         prefix = len(PROXY) if behind_proxy(crawler.command) else 0
         words = crawler.command[prefix:]
         if not words:
             raise LaunchRefused("command: no crawler is named after --; add its command")
         program = words[0]
-        found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
+        inside = "/" in program
+        if inside and unpacked is not None:
+            found: str | None = program  # it is not there yet
+        else:
+            found = shutil.which(str(cwd / program) if inside else program, path=path)
         if found is None:
             raise LaunchRefused(
                 f"command: {program!r} is not an executable that can be found; give its path, or "
                 "set PATH"
             )
-        return [*wrapper, "command", "--", *crawler.command[:prefix], found, *words[1:]], cwd
+        started = [*wrapper, "command", *([] if unpacked is None else ["--project", project])]
+        return [*started, "--", *crawler.command[:prefix], found, *words[1:]], cwd
+
+    def _project(self, crawler: CrawlerDefinition) -> Path:
+        """Return the project folder of an entry. Raises ``LaunchRefused``."""
+        if crawler.project is None and crawler.kind is CrawlerKind.SCRAPY:
+            raise LaunchRefused(
+                "project: missing; a crawler of kind 'scrapy' needs the folder of its project"
+            )
+        folder = (self.base_dir / (crawler.project or ".")).resolve()
+        if not folder.is_dir():
+            raise LaunchRefused(
+                f"project: {crawler.project!r} is not a folder ({folder}); name an existing folder"
+            )
+        return folder
 
 
 def _uid(folder: Path) -> str | None:

@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -206,6 +207,7 @@ class Supervisor:
         if pid is not None:
             self._watch(pid)
             status = self._reap(pid)
+            self._remove_code()
             how = self._reason(status)
         self._write_end(status, *how)
         self._kernel.remove()
@@ -256,6 +258,8 @@ class Supervisor:
         """
         named = self._spec.get("code")
         code: files.Record = dict(named) if isinstance(named, dict) else {}
+        if code.get("digest"):
+            return code  # the runner checks the digest of what it fetches
         project = self._spec.get("project")
         if not isinstance(project, str):
             return {**code, "note": "the catalogue entry names no project folder"}
@@ -359,6 +363,12 @@ class Supervisor:
                 )
                 self._kill_group(pid)
             self._watch_memory(pid)
+
+    def _remove_code(self) -> None:
+        """Remove the code that the runner fetched, because each task has its own copy."""
+        folder = self._spec.get("code_dir")
+        if isinstance(folder, str):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _note_signal(self) -> bool:
         """Record that the stop signal is sent, and return whether we must send it because no other

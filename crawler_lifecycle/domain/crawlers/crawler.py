@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import check_name, refusal
-from crawler_lifecycle.domain.code import check_names
+from crawler_lifecycle.domain.code import NEWEST, CodeVersions, check_names
 from crawler_lifecycle.domain.coverage import ExpectedCoverage, OnViolation
 from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -54,6 +55,8 @@ class CrawlerDefinition:
     name: str
     kind: CrawlerKind = CrawlerKind.SCRAPY
     project: str | None = None
+    package: str | None = None
+    """The deployed package with the crawler's code. ``project`` is then a folder inside it."""
     spider: str | None = None
     command: list[str] = field(default_factory=list)
     image: str | None = None
@@ -95,6 +98,8 @@ class CrawlerDefinition:
     """
     on_violation: OnViolation = OnViolation.ATTENTION
     kubernetes: PodOptions = field(default_factory=PodOptions)
+    number: int | None = None
+    """The version of an entry of the database. Only we set it."""
 
     def __post_init__(self) -> None:
         try:
@@ -114,6 +119,8 @@ class CrawlerDefinition:
             fix = "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
             raise InvalidRequest(f"stop_signal: {self.stop_signal!r} is not allowed; {fix}")
         check_names(self.version, self.commit)
+        if self.package is not None:
+            self._check_package()
         if not self.kubernetes.runner:
             self._check_without_runner()
         for key in (*self.env, *self.secrets):
@@ -151,6 +158,19 @@ class CrawlerDefinition:
         unknown = sorted(set(self.limits) - set(known))
         if unknown:
             raise InvalidRequest(f"limits.{unknown[0]}: unknown; known are {', '.join(known)}")
+
+    def _check_package(self) -> None:
+        check_name("package", self.package)
+        folder = PurePosixPath(self.project or ".")
+        if folder.is_absolute() or ".." in folder.parts:
+            raise refusal(
+                "project", self.project, "give a folder inside the package, such as . or shop"
+            )
+        if not self.kubernetes.runner:
+            raise InvalidRequest(
+                "package: our runner fetches the code, so kubernetes.runner must not be false; "
+                "remove one of them"
+            )
 
     def _check_sites(self) -> None:
         if isinstance(self.sites, dict):
@@ -348,11 +368,16 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
             )
 
 
-def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
-    """Return the request, with the crawler's limits, pool and sites where the caller gave none.
+def completed(
+    request: RunRequest, crawler: CrawlerDefinition, versions: CodeVersions
+) -> RunRequest:
+    """Return the request, with the crawler's limits, pool and sites where the caller gave none, and
+    with the code that executes.
 
-    Raises ``InvalidRequest`` if the request's retry policy contradicts the crawler's policy.
+    Raises ``InvalidRequest`` if the request's retry policy contradicts the crawler's policy, or if
+    there is no such version.
     """
+    request = pinned(request, crawler, versions)
     if request.retries is not None:
         resources = request.resources.over(crawler.resources)
         request.retries.over(crawler.retries).over(DEFAULT).check(resources.memory)
@@ -360,6 +385,67 @@ def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
     if crawler.sites and not request.sites:
         request = replace(request, sites=crawler.sites_of(request))
     return request if request.pool or not crawler.pool else replace(request, pool=crawler.pool)
+
+
+def pinned(request: RunRequest, crawler: CrawlerDefinition, versions: CodeVersions) -> RunRequest:
+    """Return the request with the version that it names, or else the current one, and its digest.
+
+    Raises ``InvalidRequest`` if there is no such version, or if the sender gave what only
+    we set.
+    """
+    for name in ("code", "canary"):
+        if getattr(request, name) is not None:
+            raise refusal(name, getattr(request, name), "leave it out and name the version")
+    if crawler.package is not None:
+        wanted = None if request.version == NEWEST else request.version
+        code = versions.find(crawler.package, wanted)
+        canary = versions.open_canary(crawler.package) if request.version is None else None
+        return replace(request, version=code.version, code=code.digest, canary=canary)
+    if crawler.number is not None:
+        wanted = request.version
+        if wanted is None or wanted == NEWEST:
+            wanted = str(crawler.number)
+        versions.check_entry(crawler.name, wanted)
+        return replace(request, version=wanted)
+    if request.version is not None:
+        raise refusal(
+            "version",
+            request.version,
+            f"crawler {crawler.name!r} executes no deployed package, and its entry is in a file, "
+            "so leave it out",
+        )
+    return request
+
+
+def overridden(stored: CrawlerDefinition, file: CrawlerDefinition) -> CrawlerDefinition:
+    """Return the entry of a file that names a package, with what the deployment of the package
+    declared and the file leaves out: arguments, spider and folder. Any other entry of a file stays
+    as it is.
+    """
+    if file.package is None:
+        return file
+    project = file.project or stored.project
+    pod = file.kubernetes
+    return replace(
+        file,
+        args=file.args or stored.args,
+        spider=file.spider or stored.spider,
+        project=project,
+        kubernetes=replace(pod, project=pod.project or project),
+    )
+
+
+def merged(
+    file: Iterable[CrawlerDefinition], stored: Mapping[str, CrawlerDefinition]
+) -> dict[str, CrawlerDefinition]:
+    """Return the crawlers of a file by name, followed by those that only the database has."""
+    found = {
+        crawler.name: overridden(stored[crawler.name], crawler)
+        if crawler.name in stored
+        else crawler
+        for crawler in file
+    }
+    return {**found, **{name: entry for name, entry in stored.items() if name not in found}}
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:

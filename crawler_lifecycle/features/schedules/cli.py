@@ -106,6 +106,7 @@ def create(
     crawler: str | None = None,
     arg: Arguments = None,
     setting: Settings = None,
+    version: str | None = None,
     file: Path | None = None,
     times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES,
     project: Project = None,
@@ -117,6 +118,8 @@ def create(
     ----------
     crawler
         run this crawler at each due time
+    version
+        version of the crawler's package; default: the current one at each due time
     file
         definition as JSON, for a run, manager or graph; - is standard input
     """
@@ -124,9 +127,10 @@ def create(
         raise WrongUsage("give either --crawler or --file", "crawlctl schedule create --help")
     body: dict[str, Any] = _definition(file) if file is not None else {"run": {"crawler": crawler}}
     if crawler is not None:
-        body["run"] |= filled({"args": pairs(arg, "-a"), "settings": pairs(setting, "-s")})
-    elif arg or setting:
-        raise WrongUsage("-a and -s need --crawler", "write them into the file")
+        own = {"args": pairs(arg, "-a"), "settings": pairs(setting, "-s"), "version": version}
+        body["run"] |= filled(own)
+    elif arg or setting or version:
+        raise WrongUsage("-a, -s and --version need --crawler", "write them into the file")
     body |= times.given() | filled({"project": project})
     KIND.put(name, body, by, lambda _: "firings trigger")
 

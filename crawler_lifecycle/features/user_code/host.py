@@ -149,6 +149,11 @@ class Host:
     def do_find(self, message: Document) -> Any:
         return loading.find(message["module"])
 
+    def do_spiders(self, message: Document) -> Any:
+        from . import spiders  # imported here because only inspections need it
+
+        return spiders.found()
+
     def do_load(self, message: Document) -> Any:
         self._class = found = loading.load(message["plan"])
         return {

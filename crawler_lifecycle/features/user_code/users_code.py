@@ -12,6 +12,7 @@ from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.settings import UserCodeSettings
 
 from .functions import Functions
+from .inspection import ProjectInspector
 from .pool import Hosts, Limits
 from .process import Rules
 from .registry import Registry
@@ -37,6 +38,7 @@ class UsersCode:
             worker_id, modules, store.user_code, rules, notify=self._outdate, queue=settings.queue
         )
         self.hosts = Hosts(worker_id, self.registry.modules, rules, limits)
+        self.inspector = ProjectInspector(rules)
         self.functions = Functions(self.registry.modules, rules, parse_memory(settings.result) or 0)
 
     def _outdate(self, fingerprints: Mapping[str, str]) -> None:

@@ -29,7 +29,14 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.task_tokens import Purpose
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.serving import ABOUT, FREQUENT, bearer, password, unauthorised
+from crawler_lifecycle.web.serving import (
+    ABOUT,
+    FREQUENT,
+    STREAMED,
+    bearer,
+    password,
+    unauthorised,
+)
 from crawler_lifecycle.web.tries import address_of
 
 from .limits import Quota, RateLimits
@@ -64,6 +71,8 @@ class Access:
     """True if a crawler may call it with its own token, for its own run."""
     own_task: Purpose | None = None
     """The purpose of the token with which a task may call it, for itself."""
+    streamed: bool = False
+    """True if the route itself reads the body, in parts and with its own limits."""
     frequent: bool = False
     """True if a log line for each successful call would hide all others."""
     basic: bool = False
@@ -101,7 +110,9 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listUserCode listGraphs
         getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule
-        listFirings listQuotas listIncidents getIncident listSites getSite getRobots""",
+        listFirings listQuotas listIncidents getIncident listSites getSite getRobots
+        listPackages listPackageVersions getPackageVersion listEntries getCrawler
+        listCrawlerHistory listCanaries""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
     # The limits of a site hold for the runs of all projects.
@@ -119,7 +130,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         """stopRun resumeRun pollRun resendExport startManager addJobs stopManager pauseManager
         resumeManager setManagerLimit startDraft cancelSteps retrySteps approveStep stopGraph
         putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule
-        closeIncident muteIncident assignIncident commentIncident""",
+        closeIncident muteIncident assignIncident commentIncident usePackageVersion
+        useCrawlerVersion acceptCanary rejectCanary""",
     ),
     (
         Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
@@ -127,6 +139,10 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True), "addTasks"),
     (Access(Role.OPERATE, own_task=Purpose.FILES), "uploadFiles"),
+    (Access(Role.READ, stream="always", own_task=Purpose.CODE), "downloadCode"),
+    # Who deploys code decides what executes on the cluster.
+    (Access(Role.ADMIN, streamed=True), "putPackageVersion"),
+    (Access(Role.ADMIN), "deletePackageVersion deletePackage putCrawler deleteCrawler"),
     (
         Access(Role.OPERATE, own_task=Purpose.LEASES, body_max=_LEASES_MAX, frequent=True),
         "leaseSites",
@@ -148,8 +164,10 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     ),
     (
         Access(Role.OPERATE, basic=True),
-        "scrapydSchedule scrapydCancel scrapydAddversion scrapydDelversion scrapydDelproject",
+        "scrapydSchedule scrapydCancel",
     ),
+    (Access(Role.ADMIN, basic=True, streamed=True), "scrapydAddversion"),
+    (Access(Role.ADMIN, basic=True), "scrapydDelversion scrapydDelproject"),
     # The web UI.
     (Access(None, page=True), "getAsset showLogin signIn"),
     # Each call of this operation makes us send the client's secret to the issuer.
@@ -162,7 +180,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         showManager showManagerJobs showManagerRuns showGraphs showGraph showGraphSteps
         showGraphRuns showSchedules showSchedule showPools showIncidents showIncident joinChannel
         leaveChannel showCrawlerRuns showCrawlerSchedules showCrawlerTab showDueTimes
-        showScheduleDefinition showSites showSite showSiteBlocks showSiteRuns showSiteLimits""",
+        showScheduleDefinition showSites showSite showSiteBlocks showSiteRuns showSiteLimits
+        showCrawlerVersions""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit pressSite"),
@@ -173,6 +192,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         """showStart showStartManager showStartGraph pressRuns pressExport pressManager
         pressManagers pressManagerRuns pressGraph pressGraphSteps pressGraphRuns pressGraphs
         pressSchedule showPutSchedule pressPutSchedule pressIncident pressCrawlerRuns
+        pressCrawlerVersions
         showBackfill""",
     ),
     (
@@ -334,6 +354,7 @@ class AuthenticationMiddleware:
         access = ACCESS[operation] if operation else self.operations.unknown(scope["path"])
         scope["lifecycle.body_max"] = access.body_max
         scope[FREQUENT] = access.frequent
+        scope[STREAMED] = access.streamed
         headers = Headers(scope=scope)
         if (
             access.page

@@ -62,7 +62,7 @@ UNKNOWN = "unknown"
 
 #: A token of a caller, of a crawler, of a runner or of an issuer.
 _TOKEN = re.compile(
-    rf"{PREFIX}[\w-]{{43}}|\b(?:task|files|leases)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}",
+    rf"{PREFIX}[\w-]{{43}}|\b(?:task|files|leases|code)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}",
     re.ASCII,
 )
 #: Operations that need no role. A token of any role can repeat them, and nothing limits their rate.

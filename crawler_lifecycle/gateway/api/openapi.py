@@ -154,7 +154,8 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
         operation["security"] = [{"bearer": [access.role.value]}]
         names += ["BadRequest", "Unauthorised", "Forbidden", "Invalid", "TooMany", "Unavailable"]
         if any(
-            one in path for one in ("{run_id}", "{manager_id}", "{incident_id}", "/graphs/{id}")
+            one in path
+            for one in ("{run_id}", "{manager_id}", "{incident_id}", "{canary_id}", "/graphs/{id}")
         ):
             names.append("NotFound")
             names += ["Conflict"] if access.writes else []

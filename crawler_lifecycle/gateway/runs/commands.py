@@ -26,11 +26,13 @@ from crawler_lifecycle.activities.child_runs import (
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.code import CodeVersions
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
 from crawler_lifecycle.domain.crawlers.crawler import (
     CrawlerDefinition,
     check_tasks,
     completed,
+    pinned,
     with_limits,
 )
 from crawler_lifecycle.domain.errors import (
@@ -207,6 +209,7 @@ class Commands:
     deletion: DeletionStore
     workflows: Workflows
     crawlers: Crawlers
+    versions: CodeVersions
     clock: Clock = utc_now
 
     async def find(self, run_id: int) -> RunRow:
@@ -283,10 +286,16 @@ class Commands:
             crawler = await self.crawlers.get(body.crawler)
             check_json_types(crawler, body)
             await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
-            return completed(request, crawler)
+            return await run_in_threadpool(completed, request, crawler, self.versions)
         request = with_limits(request, mapping_of(known.request.get("limits")))
-        if request.pool is None:
-            request = dataclasses.replace(request, pool=_text(known.request.get("pool")))
+        stored = mapping_of(known.request)
+        request = dataclasses.replace(
+            request,
+            pool=request.pool or _text(stored.get("pool")),
+            sites=request.sites or stored.get("sites", []),
+            version=request.version or _text(stored.get("version")),
+            code=_text(stored.get("code")),
+        )
         if request.requested_by is not None and request.requested_by == caller_name():
             request = dataclasses.replace(
                 request, requested_by=_text(known.request.get("requested_by"))
@@ -421,8 +430,15 @@ class Commands:
             detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
             raise Problem(409, "already_completed", detail, run_id=run_id)
         request = begin_request(
-            row, rerun=body.rerun, requested_by=body.requested_by, poll_minutes=body.poll_minutes
+            row,
+            rerun=body.rerun,
+            requested_by=body.requested_by,
+            poll_minutes=body.poll_minutes,
+            version=body.version,
         )
+        if request.version is not None:
+            crawler = await self.crawlers.get(row.crawler)
+            request = await run_in_threadpool(pinned, request, crawler, self.versions)
         with needing_temporal(f"run {run_id} was not resumed; send this again later.", run_id):
             workflow_id = await self._resume_id(row)
         row, fresh = await run_in_threadpool(

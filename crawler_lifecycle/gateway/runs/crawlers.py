@@ -1,4 +1,6 @@
-"""The crawlers that can be started, as the scheduler service lists them."""
+"""The crawlers that can be started: those that the scheduler service lists, and those of the
+database.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from collections.abc import Callable, Mapping
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Failures, Loop
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, unknown
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, merged, unknown
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
+from crawler_lifecycle.ports.entries import ReadEntries
 from crawler_lifecycle.ports.protocols import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
 
@@ -21,18 +24,25 @@ FAILED_S = 1.0
 
 
 class Crawlers:
-    """A cache of the scheduler service's ``GET /v1/crawlers``.
+    """A cache of the scheduler service's ``GET /v1/crawlers``, with the entries of the database
+    that the present caller may see.
 
-    Concurrent callers share one call.
+    Concurrent callers share one call of the service. The entries are never cached, so that a
+    changed entry counts for the next run.
 
     While the service is unavailable, the last catalogue is used: runs are accepted with it, and
     deployed later.
     """
 
     def __init__(
-        self, scheduler: SchedulerClient, *, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: SchedulerClient,
+        stored: ReadEntries,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
+        self.stored = stored
         self._clock = clock
         self._known: Mapping[str, CrawlerDefinition] = {}
         self._read_at: float | None = None
@@ -45,7 +55,16 @@ class Crawlers:
         self._reading = asyncio.Lock()
 
     async def all(self) -> Mapping[str, CrawlerDefinition]:
-        """Return the crawlers by name, as they were last read.
+        """Return the crawlers by name.
+
+        Raises ``SchedulerUnavailable`` if those of the service were never read.
+        """
+        known = await self.of_file()
+        stored = await run_in_threadpool(self.stored.all)
+        return merged(known.values(), stored) if stored else known
+
+    async def of_file(self) -> Mapping[str, CrawlerDefinition]:
+        """Return the crawlers of the service by name, as they were last read.
 
         Raises ``SchedulerUnavailable`` if they were never read.
         """
@@ -104,8 +123,8 @@ class Crawlers:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the scheduler service does not use the newest catalogue."""
-        return self._scheduler.problem
+        """The reason why crawlers are missing, or come from an older catalogue."""
+        return self._scheduler.problem or self.stored.problem
 
     async def keep_reading(self, every_s: float) -> None:
         """Read the catalogue regularly until this is cancelled, so that the last one is never too

@@ -125,6 +125,7 @@ class StartRun(StrictBody):
     limits: Limits = Field(default_factory=Limits)
     retries: Retries | None = None
     poll_minutes: list[float] | None = Field(default=None, max_length=POLLS_MAX)
+    version: str | None = None
     project: str | None = None
     """Only a caller with all projects may name a project other than its own."""
     run_id: Annotated[None, PlainValidator(_resumed, json_schema_input_type=None)] = Field(
@@ -171,6 +172,8 @@ class ResumeRun(StrictBody):
     rerun: bool = False
     requested_by: Person | None = None
     poll_minutes: list[float] | None = Field(default=None, max_length=POLLS_MAX)
+    version: str | None = None
+    """By default, the run keeps the code that it had."""
 
 
 class AddTasksBody(StrictBody):

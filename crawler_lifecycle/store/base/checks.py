@@ -38,6 +38,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
 from crawler_lifecycle.features.managers.domain.manager import JobState
+from crawler_lifecycle.features.packages.domain.canary import CanaryState
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.store.columns import UtcTime
@@ -58,6 +59,7 @@ _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("graph_step", "state"): StepState,
     ("schedule_due", "decision"): Decision,
     ("schedule_due", "target_kind"): TargetKind,
+    ("canary", "state"): CanaryState,
 }
 _COUNTED = ("pages", "items", "errors", "bytes", "peak_memory", "quiet_ms")
 _LEAST = {
@@ -71,6 +73,8 @@ _LISTS = frozenset(
         *(("graph", name) for name in ("tags", "former_owners", "commands")),
         ("graph_step", "errors"),
         ("plan", "options"),
+        ("canary", "judge"),
+        ("package_version", "spiders"),
     }
 )
 #: The final states of each table. A row in a final state must have ``ended_at``.

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain.code import Code, full_prefix
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.bulk import insert_mappings, rows_in
 from crawler_lifecycle.store.base.rows import Row, seen
@@ -58,6 +59,20 @@ def record_codes(unit: Unit, before: Iterable[Row], after: Sequence[Mapping[str,
     if new:
         project = unit.run["project"]
         insert_mappings(unit.conn, run_code, new, run_id=unit.run_id, project=project)
+
+
+def record_code(unit: Unit, request: RunRequest) -> None:
+    """Record the code that a request determines, so that it is kept for the run.
+
+    A run can have used the same code in an earlier attempt.
+    """
+    c = run_code.c
+    this = (c.run_id == unit.run_id, c.code_digest == request.code)
+    if request.code is None or unit.conn.execute(select(c.run_id).where(*this)).first():
+        return
+    row = {"code_digest": request.code, "code_version": request.version}
+    values = {"run_id": unit.run_id, "project": unit.run["project"], **row}
+    unit.conn.execute(insert(run_code).values(**values))
 
 
 def codes_of_runs(conn: Connection, run_ids: Iterable[int]) -> dict[int, list[Code]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
 from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row, check_free
@@ -30,6 +32,7 @@ from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
 from .additions import check_capacity, insert_tags, insert_tasks
 from .caps import join_caps
+from .codes import record_code
 from .moves import forget_staged
 from .quotas import check_quotas
 from .rows import request_hash, run_handle, run_row, stored_request, work_hash
@@ -80,6 +83,19 @@ def _task_args(request: RunRequest, task_args: TaskArgs | None) -> TaskArgs | No
         check_capacity(0, len(task_args))
         return task_args
     return None if request.tasks is None else [task.args for task in request.tasks]
+
+
+def _tried(conn: Connection, request: RunRequest) -> RunRequest:
+    """Return the request, with the version that a canary of its package gives it."""
+    if request.canary is None:
+        return request
+    version = request.version
+    code = request.code
+    for feature in FEATURES:
+        if feature.choose:
+            choose = feature.load(feature.choose)
+            version, code = choose(conn, request.canary) or (version, code)
+    return replace(request, canary=None, version=version, code=code)
 
 
 class InitiationStore(RunPart):
@@ -153,7 +169,9 @@ class InitiationStore(RunPart):
                 if owner is not None:
                     check_kept(run)
                 return then(Unit(conn, run, self._clock()), False)
-            unit = self._insert(conn, request, request_id, fingerprint, args, caller)
+            wanted = _tried(conn, request)
+            hashed = fingerprint if wanted is request else request_hash(wanted, args)
+            unit = self._insert(conn, wanted, request_id, hashed, args, caller)
             answer = then(unit, True)
             unit.announce()
             return answer
@@ -203,6 +221,7 @@ class InitiationStore(RunPart):
         insert_tasks(unit, 0, own)
         join_caps(unit, own)
         write_words(conn, unit.run)
+        record_code(unit, request)
         unit.note_transition(
             None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]}
         )
@@ -384,9 +403,11 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
 def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
     """Return the columns after a claim.
 
-    The request can change ``requested_by`` and ``poll_minutes``.
+    The request can change ``requested_by``, ``poll_minutes`` and the version.
     """
     stored = dict(run["request"])
+    if request.version is not None:
+        stored |= {"version": request.version, "code": request.code}
     if request.requested_by is not None:
         stored["requested_by"] = request.requested_by
     if request.poll_minutes is not None:
@@ -459,6 +480,7 @@ def _next_attempt(
         unit.note_transition(
             before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id}
         )
+    record_code(unit, request)
     # The first poll of this attempt repeats findings that the former owner staged but did not
     # apply.
     forget_staged(unit)

@@ -32,6 +32,10 @@ _OBSERVATION = TypeAdapter(Observation)
 _EVIDENCE_TEXT_MAX = 1000
 
 
+#: The fields of requests that are stored only if they have a value.
+NEWER_FIELDS = ("sites", "version", "code", "canary")
+
+
 # --- requests -------------------------------------------------------------------------------------
 
 
@@ -42,10 +46,9 @@ def canonical(request: RunRequest) -> dict[str, Any]:
     """
     strict = _REQUEST.validate_python(_REQUEST.dump_python(request, mode="json"))
     found = dict(_REQUEST.dump_python(strict, mode="json"))
-    if not found["sites"]:
-        # Builds before migration 0012 knew no sites. A repeated request must have the same hash.
-        del found["sites"]
-    return found
+    # Builds before migrations 0012 and 0014 do not know these fields. A repeated request must have
+    # the same hash.
+    return {name: found[name] for name in found if found[name] or name not in NEWER_FIELDS}
 
 
 def stored_request(request: RunRequest, request_id: str) -> dict[str, Any]:

@@ -451,7 +451,7 @@ def test_start_takes_every_field_of_a_request(
         "--parent",
         "w/1",
     ]
-    words += ["--project", "shop-a"]
+    words += ["--project", "shop-a", "--version", "v1"]
     words += [
         "--site",
         "shop.example",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from crawler_lifecycle.clusters.local.folders import project
 from crawler_lifecycle.clusters.local.folders.project import NoDigest, ProjectFolder, commit_of
+from crawler_lifecycle.features.packages.adapters.packing import pack
+from crawler_lifecycle.runner.package import Package
 
 A, B = "a" * 40, "b" * 64
 
@@ -36,6 +39,14 @@ def test_equal_folders_have_equal_digests(shop: Path) -> None:
     assert digest(copy) == digest(shop)
 
 
+def test_a_folder_has_the_digest_of_its_package(shop: Path) -> None:
+    (shop / "latest").unlink()
+    (shop / "run.sh").touch(mode=0o755)
+    file = io.BytesIO()
+    pack(shop, file)
+    assert Package(file).digest() == digest(shop)
+
+
 @pytest.mark.parametrize("path", [
     ".git/HEAD", ".scrapy/httpcache/x", "spiders/__pycache__/shop.pyc", "shop.egg-info/PKG-INFO", "crawl.log",
     "items.jl", "logs/a", "storage/a.json", "node_modules/a/index.js",
@@ -45,6 +56,14 @@ def test_caches_and_what_crawls_write_do_not_count(shop: Path, path: str) -> Non
     (shop / path).parent.mkdir(parents=True, exist_ok=True)
     (shop / path).write_text("x")
     assert digest(shop) == before
+
+
+@pytest.mark.parametrize("path", ["spiders/storage/__init__.py", "spiders/seeds.jsonl"])
+def test_names_of_data_below_the_folder_are_code(shop: Path, path: str) -> None:
+    before = digest(shop)
+    (shop / path).parent.mkdir(parents=True, exist_ok=True)
+    (shop / path).write_text("x")
+    assert digest(shop) != before
 
 
 def test_every_change_of_code_counts(shop: Path) -> None:

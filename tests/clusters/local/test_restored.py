@@ -79,7 +79,7 @@ class Stand:
         store = self.store
         rows = (store.deployment, store.polls, store.runs, store.tasks, store.events)
         activities = DeploymentActivities(
-            *rows, self.cluster, self.scheduler, [FakeNotifier()], untried(store)
+            *rows, self.cluster, self.scheduler, [FakeNotifier()], untried(store), store.entries
         )
         ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
 

@@ -41,7 +41,7 @@ def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     fence = Fence(handle.run_id, handle.attempt, "chain", handle.run_uid)
     rows = (store.polls, store.runs, store.tasks, store.events)
     deploying = DeploymentActivities(
-        store.deployment, *rows, cluster, scheduler, [FakeNotifier()], untried(store)
+        store.deployment, *rows, cluster, scheduler, [FakeNotifier()], untried(store), store.entries
     )
     polling = ReconciliationActivities(
         store.polls, store.tasks, store.events, cluster, [FakeNotifier()], store.retries

@@ -89,3 +89,11 @@ def test_the_event_about_the_end_names_the_codes(harness: Harness) -> None:
     assert ended.body["codes"] == [
         {"digest": NEW.digest, "version": "7", "commit": "abcdef0", "note": "a note"}
     ]
+
+
+def test_the_code_of_a_request_is_recorded_before_a_task_executes(harness: Harness) -> None:
+    old = {"version": OLD.version, "code": OLD.digest}
+    fence = harness.run("a", **old)
+    assert [code.digest for code in harness.row(fence).codes] == [OLD.digest]
+    request = harness.store.runs.request_of(fence.run_id)
+    assert (request.version, request.code) == (OLD.version, OLD.digest)

@@ -37,10 +37,10 @@ def test_lanes_are_leased_renewed_and_closed(store: Store, harness: Harness) -> 
         return answers["shop.example"]
 
     first = ask(wanted=2)
-    assert [lease.lane for lease, _ in first.lanes] == [0, 1]
+    assert [lease.lane for lease, *_ in first.lanes] == [0, 1]
     time.sleep(0.01)
     again = ask(wanted=3, kept=[0, 1], statuses={"200": 3})
-    assert [lease.lane for lease, _ in again.lanes] == [0, 1, 2]
+    assert [lease.lane for lease, *_ in again.lanes] == [0, 1, 2]
     assert again.lanes[0][0].until > first.lanes[0][0].until
     closed = ask(wanted=1, block=Block(429, 20.0), statuses={"429": 1})
     assert 19 < closed.closed_s <= 20

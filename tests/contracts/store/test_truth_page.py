@@ -1,4 +1,4 @@
-"""The SQL that docs/truth.md shows works on both databases, and says what it is said to say."""
+"""The SQL in docs/truth.md works on each database, and answers the question."""
 
 from __future__ import annotations
 
@@ -11,27 +11,22 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.store.store import Store
-from tests.contracts.store.harness import START, Harness, seen
+from tests.contracts.store.harness import Harness, seen
 
 PAGE = (Path(__file__).parents[3] / "docs" / "truth.md").read_text()
-[BLOCK] = re.findall(r"```sql\n(.*?)```", PAGE, re.S)
-STATEMENTS = [text.strip() for text in re.split(r";\n?", BLOCK) if text.strip()]
+[STATEMENT] = re.findall(r"```sql\n(.*?);\n```", PAGE, re.S)
 KILLED = End(exit_code=137, signal=9, reason="Error")
 
 
-def asked(store: Store, number: int, **given: object) -> list[dict[str, object]]:
-    """The answer of a statement of the page, for the run, task and times of a test."""
-    statement = STATEMENTS[number]
+def asked(store: Store, **given: object) -> list[dict[str, object]]:
+    """The answer of the page's statement, for the run, task and times of a test."""
+    statement = STATEMENT
     for old, new in given.items():
         statement = re.sub(rf"\b{old} = \d+", f"{old} = {new}", statement) if old.endswith("_id") else re.sub(
             r"'2026-11-\d\d [0-9:]+'", f"'{new}'", statement
         )  # fmt: skip
     with store.database.engine.connect() as connection:
         return [dict(row) for row in connection.execute(sa.text(statement)).mappings()]
-
-
-def test_the_page_has_these_statements() -> None:
-    assert len(STATEMENTS) == 3
 
 
 def test_they_say_what_happened(harness: Harness, store: Store) -> None:
@@ -42,9 +37,6 @@ def test_they_say_what_happened(harness: Harness, store: Store) -> None:
     harness.poll(
         fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))]
     )
-    since = f"{START - timedelta(days=1):%Y-%m-%d %H:%M:%S}"
-    assert {r["source"]: r["worst_ms"] for r in asked(store, 0, at=since)}["look"] == 20_000
     between = f"{when + timedelta(seconds=10):%Y-%m-%d %H:%M:%S}"
     about = {"run_id": fence.run_id, "task_id": task.task_id, "at": between}
-    assert asked(store, 1, **about) == [{"to_status": "RUNNING"}]
-    assert asked(store, 2, **about) == [{"to_status": "FAILED"}]
+    assert asked(store, **about) == [{"to_status": "RUNNING"}]

@@ -16,7 +16,7 @@ import structlog
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.features.scrapyd.gateway.routes import READS, UPLOADS, WRITES
+from crawler_lifecycle.features.scrapyd.gateway.routes import DELETES, READS, WRITES
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, signed
 from crawler_lifecycle.gateway.access.tokens import (
     FRESH_S,
@@ -65,7 +65,11 @@ DIALECT = [
     ),
     *(
         ("POST", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["operate"]}])
-        for call in WRITES + UPLOADS
+        for call in WRITES
+    ),
+    *(
+        ("POST", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["admin"]}])
+        for call in (*DELETES, "addversion")
     ),
     ("GET", "/logs/default/plain/1.log", "scrapydLog", [{"bearer": ["read"]}]),
 ]

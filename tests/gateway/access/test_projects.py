@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.projects import limited, only
 from crawler_lifecycle.domain.quotas import Quotas
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.packages.domain.canary import CanarySettings
+from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.sites.store.entries import lock_sites
 from crawler_lifecycle.features.sites.store.tables import run_site
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
@@ -53,6 +55,7 @@ from tests.support.issuer import SIGN_IN
 FIRST = 4_711_000
 TABLES = (
     "run_history",
+    "canary",
     "manager",
     "graph",
     "schedule",
@@ -79,9 +82,12 @@ OF_A: Mapping[str, object] = {
         "crawler": "plain",
         "tab": "failures",
         "incident_id": FIRST + 1,
+        "canary_id": FIRST + 1,
         "key": "0" * 32,
         "number": 1,
         "site": "zebra.example",
+        "package": "zebra-package",
+        "version": "v1",
     },
 }
 OF_B = OF_A | {
@@ -91,10 +97,22 @@ OF_B = OF_A | {
     "name": "okapi",
     "job": "okapi-request",
     "incident_id": 1,
+    "canary_id": 1,
     "site": "okapi.example",
+    "package": "okapi-package",
 }
 #: The parameters that name something; the others only say more about it.
-NAMING = {"run_id", "manager_id", "id", "name", "job", "incident_id", "site"}
+NAMING = {
+    "run_id",
+    "manager_id",
+    "id",
+    "name",
+    "job",
+    "incident_id",
+    "site",
+    "package",
+    "canary_id",
+}
 QUERIES: Mapping[str, Mapping[str, object]] = {
     **{key: {"name": "task-0/items.jsonl"} for key in ("getFile", "showFile")},
     **{key: {"path": "zebra-step"} for key in ("getStep", "getStepResult")},
@@ -119,6 +137,9 @@ BODIES: Mapping[str, Any] = {
     "backfillSchedule": {"after": "2026-11-20T11:00:00Z"},
     "leaseSites": {"sites": {}},
     "shareRobots": {"origin": "https://shop.example"},
+    "usePackageVersion": {"version": "v1"},
+    "putCrawler": {"entry": {"image": "zebra"}},
+    "useCrawlerVersion": {"number": 1},
     "uploadFiles": {"part": 0, "bytes": 1, "md5": "1B2M2Y8AsgTpgAmY7PhCfg=="},
 }
 FORMS: Mapping[str, Mapping[str, object]] = {
@@ -138,7 +159,7 @@ FORMS: Mapping[str, Mapping[str, object]] = {
     "scrapydCancel": {"project": "default", "job": "zebra-request"},
 }
 #: They make what they name if it is free (see ``test_a_name_of_another_project_is_taken``).
-PUTS = {"putSchedule", "putWebhook"}
+PUTS = {"putSchedule", "putWebhook", "putPackageVersion"}
 #: They do not end: see the tests of streams below.
 STREAMS = {"streamEvents", "streamPage", "openChannel"}
 #: They list what the caller itself asked for before: see ``test_recording.py``.
@@ -152,8 +173,18 @@ VARIES = re.compile(
 )
 #: Answers of project a itself: there is nothing to read, though the thing is there.
 EMPTY = {
-    *("getFile", "showFile", "downloadArchive", "getStepResult", "getFeed", "getRobots"),
+    *(
+        "getFile",
+        "showFile",
+        "downloadArchive",
+        "downloadCode",
+        "getStepResult",
+        "getFeed",
+        "getRobots",
+    ),
     *("joinChannel", "leaveChannel"),
+    # The crawler is one of the file (see catalogue/test_entries.py).
+    *("getCrawler", "listCrawlerHistory"),
 }
 
 
@@ -309,6 +340,11 @@ class Apis:
         now = self.harness.clock.now
         project = "a" if word == NAME else "b"
         needs = IncidentCondition("crawler_failing", f"crawlers/{word}", project, word, now, now)
+        new = NewVersion(f"{word}-package", "v1", f"sha256:{'0' * 64}", 1, 1, note=word)
+        with limited(project):
+            self.harness.store.packages.add_version(new)
+            tried = replace(new, version="v2", canary=CanarySettings(0.1))
+            self.harness.store.packages.add_version(tried)
         self.harness.store.incidents.record_conditions([needs], lambda row: False)
         if word != NAME:
             return

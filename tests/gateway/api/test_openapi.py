@@ -24,6 +24,7 @@ from crawler_lifecycle.gateway.api.openapi import fields, meanings, parts
 from crawler_lifecycle.web.problem_codes import CODES
 from crawler_lifecycle.web.problems import of_error, snake
 from tests.gateway.gateway_harness import Harness
+from tests.gateway.packages.test_packages import zipped
 from tools import openapi
 
 ROOT = Path(__file__).parents[3]
@@ -95,7 +96,7 @@ def test_what_has_a_validator_takes_it_back(document: Any) -> None:
         for item in document["paths"].values()
         if "304" in item.get("get", {}).get("responses", {})
     ]
-    assert len(reads) == 27
+    assert len(reads) == 31
     for operation in reads:
         assert "If-None-Match" in [parameter["name"] for parameter in operation["parameters"]]
         assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "304"))
@@ -177,7 +178,7 @@ def test_the_examples_start_runs_of_the_example_crawlers(
 
 
 def test_answers_hold_what_is_declared_and_nothing_else(
-    harness: Harness, client: TestClient, document: Any
+    harness: Harness, client: TestClient, document: Any, tmp_path: Path
 ) -> None:
     run_id = client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"]}).json()["run_id"]
     harness.claim(run_id)
@@ -204,6 +205,8 @@ def test_answers_hold_what_is_declared_and_nothing_else(
     client.post("/v1/webhooks/s/test")
     client.put("/v1/sites/s.example", json={"tasks": 2, "requests_per_s": 10})
     client.post("/v1/sites/s.example/close", json={"for_s": 60})
+    harness.store.entries.set_entry("s", {"name": "s", "spider": "s"}, None)
+    client.put("/v1/packages/s/versions/s", content=zipped(tmp_path / "s"))
     now = harness.clock.now
     needs = IncidentCondition("crawler_failing", "crawlers/plain", "default", "boom", now, now)
     harness.store.incidents.record_conditions([needs], lambda row: False)
@@ -222,7 +225,8 @@ def test_answers_hold_what_is_declared_and_nothing_else(
             .replace("{site}", "s.example")
             .replace("{id}", "g")
         )
-        path = path.replace("{name}", "s")
+        for name in ("name", "crawler", "package", "version"):
+            path = path.replace(f"{{{name}}}", "s")
         answer = client.get(path, params={"path": "a"} if path.endswith("/step") else {})
         assert answer.status_code == 200, path
         schema = content["application/json"]["schema"]
@@ -349,6 +353,8 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     #: What is put, which has its own types there.
     free |= {"Schedule.definition", "ScheduleDetail.definition", "AcceptedSchedule.definition"}
     free |= {"Webhook.definition", "AcceptedWebhook.definition"}
+    free |= {"PackageVersion.spiders", "ChangedVersion.spiders", "PutCrawler.entry"}
+    free |= {"CatalogueEntry.document", "ChangedEntry.document", "EntryVersion.document"}
     free |= {"SiteRow.limits", "Site.limits", "ChangedSite.limits"}
     free |= {
         "ManagerDetail.state",

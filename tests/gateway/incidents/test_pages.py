@@ -40,7 +40,7 @@ def test_each_kind_begins_with_a_noun_of_a_search_of_its_feature() -> None:
             searched = feature.conditions.keys() | {"crawler", "part", "worker", "workflow"}
             assert noun in searched
             assert kind.words("x").strip("{}")
-    assert len(INCIDENT_KINDS) == 20
+    assert len(INCIDENT_KINDS) == 21
 
 
 def test_a_page_shows_the_incident_and_what_can_be_done(

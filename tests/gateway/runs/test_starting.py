@@ -14,12 +14,14 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.web.problems import Problem
 from tests.gateway.gateway_harness import Harness
+from tests.support.catalogues import stored_in
 
 
 def test_a_start_answers_with_the_run_and_starts_its_workflow(
@@ -248,7 +250,7 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
     harness: Harness,
 ) -> None:
     now = 100.0
-    crawlers = Crawlers(harness.scheduler, clock=lambda: now)
+    crawlers = Crawlers(harness.scheduler, stored_in(harness.store), clock=lambda: now)
     commands = Commands(
         harness.store.initiation,
         harness.store.additions,
@@ -257,6 +259,7 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
         harness.store.deletion,
         harness.workflows,
         crawlers,
+        PackageVersions(harness.store.packages, harness.store.entries),
         harness.clock,
     )
 
@@ -408,7 +411,7 @@ def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(harness: Harness
 
 
 def test_the_body_has_every_field_of_a_run_request() -> None:
-    fields = {f.name for f in dataclasses.fields(RunRequest)} - {"rerun"}
+    fields = {f.name for f in dataclasses.fields(RunRequest)} - {"rerun", "code", "canary"}
     assert set(StartRun.model_fields) == fields
     plain, defaults = StartRun(crawler="plain").request(), RunRequest(crawler="plain")
     assert plain == defaults

@@ -159,6 +159,7 @@ class Namespace:
             whole = Deployment(
                 *(run_ref(7), 1, crawler.name, asked["args"], asked["settings"]),
                 *([QueuedTask(70, 0, {})], Resources(), asked["limits"], until),
+                code=asked.get("code"),
             )
             [answer] = deployer.deploy(whole, crawler)
             assert answer.state == "created", answer

@@ -21,6 +21,7 @@ from crawler_lifecycle.features.managers.workflows import manager
 from crawler_lifecycle.features.managers.workflows.manager import NO_WORKER
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.temporal.client import Workflows
+from tests.support.catalogues import stored_in
 from tests.support.fakes.cluster import Behaviour
 from tests.support.managing import ManagerTestbed, manager_testbed, quick
 from tests.support.testbed import WorkflowHarness
@@ -101,7 +102,7 @@ async def test_a_resume_redoes_what_the_stop_cut_off_only_when_asked(
         real_testbed.store.user_code,
         commands(real_testbed),
         Workflows(real_testbed.client),
-        Crawlers(real_testbed.scheduler),
+        Crawlers(real_testbed.scheduler, stored_in(real_testbed.store)),
         lambda: datetime.now(UTC),
     )
     async with m.user_code():

@@ -14,6 +14,7 @@ from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.clusters.kubernetes.files import layout
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import ReservedNames
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -76,8 +77,9 @@ def job_for(
     options = crawler.kubernetes
     name = cluster_name(deployment.run_id, task.index, task.attempt)
     told = {} if options.runner else {labels.RUNNER: "false"}
-    told |= {labels.VERSION: crawler.version} if crawler.version else {}
-    told |= {labels.COMMIT: crawler.commit} if crawler.commit else {}
+    code = deployment.code or Code(None, crawler.version, crawler.commit)
+    words = {labels.CODE: code.digest, labels.VERSION: code.version, labels.COMMIT: code.commit}
+    told |= {label: word for label, word in words.items() if word}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
     if deployment.record:
         annotations[labels.RECORD] = json.dumps(deployment.record, sort_keys=True)
@@ -224,7 +226,9 @@ def _pod(
     volumes, mounts = _volumes(deployment, crawler, task, settings)
     end_grace_s = layout.end_grace_s(uploads=bool(settings.files_url)) if options.runner else 0
     container: Part = {
-        **_program(crawler, settings),
+        **_program(
+            crawler, settings, options.project if deployment.code is None else crawler.project
+        ),
         "env": variables(deployment, crawler, task, given, end_grace_s),
         "resources": resources_of(deployment, crawler, shared=settings.volume_claim is not None),
         "volumeMounts": mounts,
@@ -300,10 +304,12 @@ def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
     return found
 
 
-def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> Part:
-    """Return the container's name, image, command and working folder. Raises ``InvalidRequest``."""
+def _program(crawler: CrawlerDefinition, settings: ClusterSettings, folder: str | None) -> Part:
+    """Return the container's name, image, command and working folder. Raises ``InvalidRequest``.
+
+    ``folder`` is the project's folder in the image or in the package.
+    """
     image = crawler.image or settings.image
-    folder = crawler.kubernetes.project
     if image is None:
         raise InvalidRequest(
             "image: missing; set it in the catalogue, or LIFECYCLE_CLUSTER__IMAGE for all crawlers"
@@ -312,7 +318,7 @@ def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> Part:
         "name": labels.CONTAINER,
         "image": _image(image),
         "imagePullPolicy": crawler.kubernetes.pull_policy or _pull_policy(image),
-        "command": [escaped(word) for word in _command(crawler)],
+        "command": [escaped(word) for word in _command(crawler, folder or ".")],
     }
     return found | ({"workingDir": folder} if folder is not None and folder.startswith("/") else {})
 
@@ -373,10 +379,9 @@ def _avoiding(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
     return {**affinity, "nodeAffinity": of_nodes}
 
 
-def _command(crawler: CrawlerDefinition) -> list[str]:
+def _command(crawler: CrawlerDefinition, folder: str) -> list[str]:
     """Return the command of the container: our runner around the crawler, or the crawler alone."""
     options = crawler.kubernetes
-    folder = options.project or "."
     if not options.runner:
         if not folder.startswith("/") and folder != ".":
             raise InvalidRequest(

@@ -39,6 +39,8 @@ from .predicates import (
 )
 from .termination_message import Summary, reported
 
+#: The fields of a package's code, and the annotations that contain them.
+_OF_PACKAGE = {"digest": labels.CODE, "version": labels.VERSION, "commit": labels.COMMIT}
 #: A Job without a pod never gets a pod again after the Job has been in deletion for this long, even
 #: if the Job still exists.
 GONE_AFTER = timedelta(seconds=30)
@@ -144,6 +146,8 @@ def _of_pod(
 def _code(pod: Pod) -> Code | None:
     """Return the code of the crawler's container, as its node and its annotations report it."""
     named = pod.metadata.annotations
+    if named.get(labels.CODE):
+        return Code.of({name: named.get(label) for name, label in _OF_PACKAGE.items()})
     image_id = crawler_container(pod).image_id
     return code_of_image(image_id, named.get(labels.VERSION), named.get(labels.COMMIT))
 

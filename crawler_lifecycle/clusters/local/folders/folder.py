@@ -42,6 +42,8 @@ SUMMARY = "summary.json"
 LOG = "log"
 LOCK = "lock"
 FILES = "files"
+#: The folder into which the runner unpacks a deployed package.
+CODE = "code"
 #: A folder next to the folder of all tasks, with a file for each executing task. Crawlers cannot
 #: remove these files.
 STARTED = "started"

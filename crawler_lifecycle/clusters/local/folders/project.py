@@ -16,16 +16,13 @@ import stat
 import time
 from collections.abc import Iterator
 
-from crawler_lifecycle.domain.code import Leaf, tree_digest
+from crawler_lifecycle.domain.code import is_left_out
 from crawler_lifecycle.runner.safe_directory import SafeDirectory
+from crawler_lifecycle.runner.tree import Leaf, tree_digest
 
 FILES_MAX = 20_000
 BYTES_MAX = 200 * 1024 * 1024
 SECONDS_MAX = 2.0
-#: Names of caches, of logs and of data that crawls write. Names that begin with a dot are also left
-#: out.
-LEFT_OUT = frozenset(("__pycache__", "logs", "node_modules", "storage", "venv"))
-SUFFIXES_LEFT_OUT = (".egg-info", ".jl", ".jsonl", ".log", ".pid", ".pyc", ".pyo")
 #: A file that changed this recently is read again, because another change at the same time would
 #: not be visible in its times.
 SETTLED_NS = 2_000_000_000
@@ -58,7 +55,7 @@ class ProjectFolder:
         self._bytes = 0
 
     def digest(self) -> str:
-        """Return the digest of the folder (``domain.code.tree_digest``).
+        """Return the digest of the folder (``runner.tree``).
 
         Raises ``NoDigest`` for a folder that is too large or unreadable.
         """
@@ -96,8 +93,7 @@ class ProjectFolder:
             below = todo.pop()
             with os.scandir(os.path.join(self._folder, below)) as entries:
                 for entry in entries:
-                    name = os.fsdecode(entry.name)
-                    if name.startswith(".") or name in LEFT_OUT or name.endswith(SUFFIXES_LEFT_OUT):
+                    if is_left_out(os.fsdecode(entry.name), top=not below):
                         continue
                     count += 1
                     if count > FILES_MAX:

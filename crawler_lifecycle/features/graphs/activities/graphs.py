@@ -33,6 +33,7 @@ from crawler_lifecycle.activities.shared import activity_named, beating, there
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import FindingKind, LiveParent
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refusal
+from crawler_lifecycle.domain.code import CodeVersions
 from crawler_lifecycle.domain.crawlers.crawler import (
     CrawlerDefinition,
     check_tasks,
@@ -391,7 +392,10 @@ def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
 
 
 def checked_run(
-    request: RunRequest, crawlers: Sequence[CrawlerDefinition], problem: str | None = None
+    request: RunRequest,
+    crawlers: Sequence[CrawlerDefinition],
+    versions: CodeVersions,
+    problem: str | None = None,
 ) -> RunRequest:
     """Return the request, completed from its crawler's entry.
 
@@ -402,7 +406,7 @@ def checked_run(
         words = unknown(request.crawler, (crawler.name for crawler in crawlers), problem)
         raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; {words}")
     check_crawl(crawler, request)
-    return completed(request, crawler)
+    return completed(request, crawler, versions)
 
 
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
@@ -492,8 +496,9 @@ class _Beginning:
         own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api"}
         own |= {} if due_at is None else {"due_at": due_at.isoformat()}
         more = {"parent": self._parent, "project": self._row.project}
-        problem = self._acts.children.problem
-        return checked_run(crawl_request({**own, **job.job, **more}), self._crawlers(), problem)
+        asked = crawl_request({**own, **job.job, **more})
+        children = self._children
+        return checked_run(asked, self._crawlers(), children.versions, children.problem)
 
     def _resume(self, job: StepWork, run_id: int) -> int:
         """Resume the run of an earlier attempt, unless it was already resumed."""

@@ -171,7 +171,7 @@ class ManagingActivities:
                 **more,
             )
             check_tasks(crawler, asked.args, asked.settings, None)
-            return completed(asked, crawler)
+            return completed(asked, crawler, self.children.versions)
 
         def begin(job: Live) -> int | None:
             request_id = run_request_id(row.manager_id, job.seq, job.retry)

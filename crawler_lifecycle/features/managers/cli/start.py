@@ -61,6 +61,7 @@ def start(
     retries: int | None = None,
     retry_delay: float | None = None,
     pool: str | None = None,
+    version: str | None = None,
     keep_open: bool = False,
     name: str | None = None,
     flow: str | None = None,
@@ -95,6 +96,8 @@ def start(
         seconds before each retry
     pool
         pool of every run (crawlctl pools); the default is the crawler's pool
+    version
+        version of the crawler's package for every run; the default is the current one
     keep_open
         more items come later (crawlctl manager add)
     name
@@ -121,6 +124,7 @@ def start(
         "retries": retries,
         "retry_delay_s": retry_delay,
         "pool": pool,
+        "version": version,
     }
     options = filled(given)
     _check_call(plan, crawler, each, options)
@@ -233,8 +237,8 @@ def _check_call(
         )
     if plan is not None and (options or each is not None):
         raise WrongUsage(
-            "--each, -a, -s, --max-running, --max-per-key, --retries, --retry-delay and --pool "
-            "need --crawler",
+            "--each, -a, -s, --max-running, --max-per-key, --retries, --retry-delay, --pool "
+            "and --version need --crawler",
             f"crawlctl manager start {plan} -- --max-running-jobs 20",
             why="a class has its own options",
         )

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from crawler_lifecycle.domain.bounds import check_name, check_number, check_text, refusal
+from crawler_lifecycle.domain.code import VERSION_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 
@@ -23,7 +24,16 @@ from .manager import BUILT_IN, Job, job_text
 from .scrapy_cloud import UNITS
 
 #: Keys of a yield or an override that are not arguments of the spider.
-PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args", "priority", "pool")
+PARAMS = (
+    "units",
+    "tags",
+    "job_settings",
+    "project_id",
+    "spider_args",
+    "priority",
+    "pool",
+    "version",
+)
 #: The maximum number of tags that a manager itself adds to a job: flow, parent, number, and the
 #: source of a retry.
 _OUR_TAGS = 4
@@ -50,6 +60,7 @@ class JobDefaults:
     """Tags of all jobs."""
     priority: int | None = None
     pool: str | None = None
+    version: str | None = None
 
 
 def params_of_yield(given: object) -> dict[str, Any]:
@@ -101,6 +112,8 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
         check_number("priority", priority)
     pool = given.get("pool", defaults.pool)
     check_name("pool", pool, or_none=True)
+    version = given.get("version", defaults.version)
+    check_text("version", version, VERSION_MAX)
     job = Job(
         spider=_spider(spider or override.get("spider") or defaults.spider),
         spider_args=_texts("spider_args", spider_args),
@@ -110,6 +123,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
         project_id=_project(given.get("project_id", defaults.project_id)),
         priority=priority,
         pool=pool,
+        version=version,
     )
     if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
         raise InvalidRequest(
@@ -139,6 +153,7 @@ def base_of(plan: str, options: Mapping[str, Any]) -> Job:
         project_id=given.get("--project-id"),
         priority=priority,
         pool=given.get("--pool"),
+        version=given.get("--version"),
     )
 
 
@@ -153,6 +168,7 @@ def laid_over(base: Job, job: Job) -> Job:
         project_id=job.project_id or base.project_id,
         priority=job.priority or base.priority,
         pool=job.pool or base.pool,
+        version=job.version or base.version,
     )
 
 

@@ -140,6 +140,8 @@ class Job:
     project_id: str | None = None
     priority: int | None = None
     pool: str | None = None
+    version: str | None = None
+    """The version of the code, by default the current one when the run begins."""
 
     @property
     def identity(self) -> str:

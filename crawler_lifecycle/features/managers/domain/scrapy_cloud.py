@@ -133,7 +133,12 @@ def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: A
         crawler.name, trigger=Trigger.API, args=args, settings=settings, resources=resources
     )
     return replace(
-        own, tags=list(job.tags), priority=job.priority or own.priority, pool=job.pool, **more
+        own,
+        tags=list(job.tags),
+        priority=job.priority or own.priority,
+        pool=job.pool,
+        version=job.version,
+        **more,
     )
 
 

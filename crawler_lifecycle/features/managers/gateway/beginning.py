@@ -45,6 +45,7 @@ _EACH = {
     "--retries": "retries",
     "--retry-delay": "retry_delay_s",
     "--pool": "pool",
+    "--version": "version",
 }
 _COMMON = ("key", "plan", "name", "tags", "project")
 

@@ -28,11 +28,12 @@ from crawler_lifecycle.domain.crawlers.crawler import (
     CrawlerDefinition,
     check_tasks,
     effective_settings,
+    pinned,
     unknown_argument,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.projects import chosen
-from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, check_sizes
 from crawler_lifecycle.domain.unknown import advise, suggest
 from crawler_lifecycle.gateway.runs.commands import (
     LATER,
@@ -190,6 +191,9 @@ class ManagerCommands:
         self.managers.known_pools.check(pool, project)
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
+            if body.options.version is not None:
+                asked = RunRequest(crawler.name, version=body.options.version)
+                await run_in_threadpool(pinned, asked, crawler, self.runs.versions)
             if not pool:
                 self.managers.known_pools.check(crawler.pool, project)
             # Jobs may add required arguments later, so only the given names and values are checked.

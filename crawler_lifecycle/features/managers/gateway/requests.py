@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.bounds import DAY_S, refusal
+from crawler_lifecycle.domain.code import VERSION_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 from crawler_lifecycle.gateway.runs.requests import (
@@ -69,6 +70,7 @@ class RunEachOptions(StrictBody):
     retries: int = Field(default=0, ge=0, le=RETRIES_MAX)
     retry_delay_s: float = Field(default=0, ge=0, le=30 * DAY_S)
     pool: str | None = None
+    version: str | None = Field(default=None, min_length=1, max_length=VERSION_MAX)
 
 
 class StartManager(StrictBody):
@@ -150,6 +152,8 @@ class StartManager(StrictBody):
             words += ["--retry-delay", f"{options.retry_delay_s:g}"]
         if options.pool is not None:
             words += ["--pool", options.pool]
+        if options.version:
+            words += ["--version", options.version]
         for name, most in options.max_per_key.items():
             words += ["--max-per-key", f"{name}={most}"]
         for option, given in (
@@ -165,7 +169,7 @@ class NewJob(StrictBody):
     """One job. The job's parameters replace the parameters with which the manager was started.
 
     Numbers, booleans, lists and objects become strings. ``null`` removes a name. The built-in
-    manager accepts only arguments, settings, tags, a priority and a pool.
+    manager accepts only arguments, settings, tags, a priority, a pool and a version.
     """
 
     spider: str | None = Field(default=None, min_length=1, max_length=255)
@@ -176,6 +180,7 @@ class NewJob(StrictBody):
     project_id: str | None = Field(default=None, min_length=1, max_length=63)
     priority: int | None = Field(default=None, ge=1, le=5)
     pool: str | None = None
+    version: str | None = Field(default=None, max_length=VERSION_MAX)
 
 
 class AddJobs(StrictBody):
@@ -246,7 +251,7 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
     """
     where = f"jobs[{n}]"
     if built_in and not (given.spider is None and given.units is None and given.project_id is None):
-        fix = "give only spider_args, job_settings, tags, priority and pool"
+        fix = "give only spider_args, job_settings, tags, priority, pool and version"
         raise InvalidRequest(
             f"{where}: the built-in manager runs only the crawler {base.spider!r}; {fix}"
         )
@@ -261,6 +266,7 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
         project_id=given.project_id,
         priority=given.priority,
         pool=given.pool,
+        version=given.version,
     )
     rest = replace(
         base,

@@ -220,7 +220,8 @@ class DueActivities:
             project = only() or DEFAULT
             asked = run_request(firing.name, firing.due_at, spec, project)
             children = self.children
-            return checked_run(asked, children.crawlers(), children.problem)
+            crawlers = children.crawlers()
+            return checked_run(asked, crawlers, children.versions, children.problem)
 
         alive()
         run = self.children.begin(

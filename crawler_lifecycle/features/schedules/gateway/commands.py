@@ -20,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import check_time, refusal
+from crawler_lifecycle.domain.code import CodeVersions
 from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import DEFAULT, chosen
@@ -187,6 +188,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
     crawlers: Crawlers
     managers: ManagerCommands
     graphs: GraphCommands
+    versions: CodeVersions
     clock: Clock
 
     noun = "schedule"
@@ -209,7 +211,8 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         """
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
-            request = checked_run(run_request(name, self.clock(), spec, project), [crawler])
+            asked = run_request(name, self.clock(), spec, project)
+            request = await run_in_threadpool(checked_run, asked, [crawler], self.versions)
             self.store.known_pools.check(request.pool, project)
             return self.crawlers.note()
         if body.manager is not None:

@@ -43,6 +43,8 @@ _WORDS: Mapping[str, str] = {
     "webhook.missed": "events were removed before they were delivered",
     "run.empty": "it found nothing",
     "run.dropped": "it found less than usual",
+    "canary.accepted": "the new version is the current one",
+    "canary.rejected": "the new version was rejected",
 }
 #: The words for an event about an incident, which follow the description of the problem.
 _OF_INCIDENT = {
@@ -54,7 +56,7 @@ _CAUSES = ("cause", "error", "why", "reason", "poll_error", "waiting")
 _COUNTS = ("tasks", "jobs", "steps", "pages", "items", "errors", "count", "events")
 #: Statuses and endings of types that mean a problem.
 _BAD = ("FAILED", "discarded")
-_TROUBLES = (".stale", ".blocked", ".made", ".missed", ".paused")
+_TROUBLES = (".stale", ".blocked", ".made", ".missed", ".paused", ".rejected")
 #: Maps the characters that Slack and Discord read as marks to their quoted form. Slack has no
 #: quoted form of a backtick.
 _SLACK = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "'"}

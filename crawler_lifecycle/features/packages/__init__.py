@@ -1,0 +1,1 @@
+"""Deployed code of crawlers: packages with their versions."""

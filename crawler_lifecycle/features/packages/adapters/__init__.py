@@ -1,0 +1,1 @@
+"""The sources of the code of packages, and the stores for it."""

@@ -1,0 +1,67 @@
+"""The background service of a worker that judges canaries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.store.store import Store
+
+from .compose import follow
+from .domain.canary import CanaryRow, CanaryState
+from .domain.judge import judgement
+from .store.canaries import JUDGE
+
+#: Seconds between two rounds.
+EVERY_S = 3.0
+
+
+class CanaryKeeper:
+    """Ends canaries when enough runs of their new versions have ended. Several workers may do so at
+    once.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._canaries = store.canaries
+        self._packages = store.packages
+        self._entries = store.entries
+        self._seen: dict[int, list[int]] = {}
+        self._ended = 0
+
+    def state(self) -> Mapping[str, object]:
+        """Return how many canaries are open, and how many this worker has ended."""
+        return {"open": len(self._seen), "ended": self._ended}
+
+    async def run(self) -> None:
+        """Judge canaries until cancelled. Never raises."""
+
+        async def turn() -> None:
+            await asyncio.to_thread(self.once)
+
+        await Loop("the judgement of canaries", EVERY_S).run(turn)
+
+    def once(self) -> None:
+        """Judge all open canaries once. This call blocks."""
+        rows = self._canaries.held(CanaryState.OPEN)
+        self._seen = {row.canary_id: self._judge(row) for row in rows}
+
+    def _judge(self, row: CanaryRow) -> list[int]:
+        """Judge a canary, and return the runs that were counted."""
+        runs = self._canaries.new_runs(row.canary_id)
+        counted = [run.run_id for run in runs]
+        if not runs or counted == self._seen.get(row.canary_id):
+            return counted
+        old = self._canaries.old_runs(row.canary_id, {run.of for run in runs})
+        found = judgement(runs, old, row.judge, row.runs)
+        if found.good is not None:
+            state = CanaryState.ACCEPTED if found.good else CanaryState.REJECTED
+            self._canaries.end_canary(row.canary_id, state, JUDGE, found.words(row))
+            follow(self._packages, self._entries, row.package, JUDGE)
+            self._ended += 1
+        return counted
+
+
+def keeper(store: Store, _: object) -> CanaryKeeper:
+    """Return the canary keeper of a worker."""
+    return CanaryKeeper(store)

@@ -1,0 +1,231 @@
+"""Canaries: a new version of a package gets a share of the runs until it is judged."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.coverage import Coverage
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.task import Counters, Phase
+from crawler_lifecycle.features.packages.domain.canary import (
+    CanaryRow,
+    CanarySettings,
+    CanaryState,
+)
+from crawler_lifecycle.features.packages.gateway.canaries import conditions
+from crawler_lifecycle.features.packages.store.packages import NewVersion
+from crawler_lifecycle.features.packages.store.versions import PackageVersions
+from crawler_lifecycle.features.packages.worker import CanaryKeeper
+from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.store.store import Store
+from tests.contracts.store.harness import OWNER, Harness, bad_end, good_end, seen
+
+TENTH = CanarySettings(0.1)
+FULL = {"title": 1.0, "price": 0.98}
+
+
+def deploy(store: Store, version: str, canary: CanarySettings | None = None) -> None:
+    digest = f"sha256:{ord(version[-1]):064x}"
+    store.packages.add_version(NewVersion("shop", version, digest, 100, 2, canary=canary))
+
+
+def begin(harness: Harness, name: str, **fields: Any) -> tuple[Fence, str]:
+    """A start that names no version; the run and its version."""
+    store = harness.store
+    versions = PackageVersions(store.packages, store.entries)
+    code = versions.find("shop", None)
+    canary = versions.open_canary("shop")
+    fence = harness.deployed(
+        name, crawler="shop", version=code.version, code=code.digest, canary=canary, **fields
+    )
+    version = store.runs.request_of(fence.run_id).version
+    assert version is not None
+    return fence, version
+
+
+def finish(
+    harness: Harness, fence: Fence, price: float | None = 0.98, items: int = 100, seconds: int = 30
+) -> None:
+    """End the run; without a price, it fails."""
+    harness.execute(fence)
+    now = harness.clock.forward(seconds)
+    coverage = Coverage(items, {**FULL, "price": price or 0.0})
+    end = bad_end(now) if price is None else good_end(now)
+    [task] = harness.store.polls.found_state(fence).tasks
+    counters = Counters(pages=items, items=items)
+    end_seen = seen(
+        task, Phase.ENDED, now, uid=task.uid, counters=counters, fields=coverage, end=end
+    )
+    harness.poll(fence, [end_seen])
+    harness.end(fence)
+
+
+@pytest.fixture
+def shop(harness: Harness) -> Harness:
+    """A package with one version and five runs of it."""
+    deploy(harness.store, "1")
+    for n in range(5):
+        fence, version = begin(harness, f"old-{n}")
+        assert version == "1"
+        finish(harness, fence)
+    return harness
+
+
+def current(store: Store) -> str:
+    found = store.packages.find_version("shop")
+    assert found is not None
+    return found.version
+
+
+def only(store: Store) -> CanaryRow:
+    [row] = store.canaries.list_canaries(limit=1)
+    return row
+
+
+def events(store: Store) -> list[tuple[str, Any]]:
+    found = store.events.events_after(0, 5000)
+    return [(one.type, one.body["cause"]) for one in found if one.type.startswith("canary.")]
+
+
+def test_a_broken_selector_reaches_a_tenth_of_the_runs_and_goes_back(shop: Harness) -> None:
+    store = shop.store
+    deploy(store, "2", TENTH)
+    assert current(store) == "1"
+    keeper = CanaryKeeper(store)
+    used = []
+    for n in range(100):
+        fence, version = begin(shop, f"run-{n}")
+        used.append(version)
+        if store.packages.open_canary("shop") is not None:
+            finish(shop, fence, price=0.0 if version == "2" else 0.98)
+            keeper.once()
+    assert used[0] == "2", "the first one at once"
+    row = only(store)
+    assert (used.count("2"), row.given, row.asked, row.state) == (2, 2, 11, "rejected")
+    assert current(store) == "1"
+    [(type, said)] = events(store)
+    assert (type, said) == (
+        "canary.rejected",
+        "shop 2 went back to 1: shop: price: 0 % of 100 items have it, the usual share is 98 % "
+        "(median of 10 runs), expected at least 69 % (runs 6, 16)",
+    )
+    [found] = conditions(store, shop.clock.now)
+    assert (found.kind, found.subject, found.cause) == ("canary_rejected", "packages/shop", said)
+    deploy(store, "3")
+    assert list(conditions(store, shop.clock.now)) == []
+    assert current(store) == "3"
+
+
+def test_exactly_a_share_of_the_runs_gets_the_new_version(shop: Harness) -> None:
+    deploy(shop.store, "2", replace(TENTH, runs=100))
+    used = [begin(shop, f"run-{n}")[1] for n in range(100)]
+    assert [n for n, version in enumerate(used) if version == "2"] == list(range(0, 100, 10))
+    CanaryKeeper(shop.store).once()
+    row = only(shop.store)
+    assert (row.state, row.given, current(shop.store)) == ("open", 10, "1"), "none has ended"
+
+
+def test_starts_at_once_are_counted_exactly_and_repeats_not_at_all(shop: Harness) -> None:
+    deploy(shop.store, "2", CanarySettings(0.25))
+    canary_id = only(shop.store).canary_id
+    request = RunRequest(
+        crawler="shop", version="1", code=f"sha256:{ord('1'):064x}", canary=canary_id
+    )
+
+    def start(n: int) -> str | None:
+        run, _ = shop.store.initiation.reserve_run(request, f"run-{n % 20}")
+        return shop.store.runs.request_of(run.run_id).version
+
+    with ThreadPoolExecutor(8) as pool:
+        first = list(pool.map(start, range(20)))
+    row = only(shop.store)
+    assert (first.count("2"), row.given, row.asked) == (5, 5, 20)
+    created = [
+        shop.store.initiation.create_run(replace(request, crawler="other"), "again", OWNER)
+        for _ in range(2)
+    ]
+    assert created[0] == created[1]
+    assert only(shop.store).asked == 21
+
+
+def test_a_good_version_becomes_current_and_two_keepers_tell_it_once(shop: Harness) -> None:
+    store = shop.store
+    deploy(store, "2", CanarySettings(0.5))
+    keepers = [CanaryKeeper(store), CanaryKeeper(store)]
+    while current(store) == "1":
+        fence, _ = begin(shop, f"run-{shop.clock.forward(1)}")
+        finish(shop, fence)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(CanaryKeeper.once, keepers))
+    [(type, cause)] = events(store)
+    assert (type, cause) == ("canary.accepted", "shop 2 replaced 1: 0 of 3 runs were bad")
+    assert only(store).asked == 5
+    assert list(conditions(store, shop.clock.now)) == []
+
+
+def test_runs_that_people_stop_do_not_count_and_failures_do(shop: Harness) -> None:
+    store = shop.store
+    deploy(store, "2", CanarySettings(0.5, runs=1))
+    stopped, version = begin(shop, "stopped")
+    assert version == "2"
+    store.stops.record_stop(stopped.run_id, shop.stop(), "stop-1")
+    finish(shop, stopped, price=None)
+    assert shop.row(stopped).ended_by == EndedBy.PERSON
+    keeper = CanaryKeeper(store)
+    keeper.once()
+    assert only(store).state == "open"
+    begin(shop, "between")
+    failed, version = begin(shop, "failed")
+    assert version == "2"
+    finish(shop, failed, price=None)
+    keeper.once()
+    row = only(store)
+    assert (row.state, current(store)) == ("rejected", "1")
+    assert row.result is not None
+    assert row.result.startswith("shop 2 went back to 1: shop: it failed: ")
+
+
+def test_a_deploy_a_choice_or_a_deletion_cancels_it(shop: Harness) -> None:
+    store = shop.store
+    deploy(store, "2", TENTH)
+    deploy(store, "3", TENTH)
+    newest, before = store.canaries.list_canaries()
+    assert (before.state, before.result) == ("cancelled", "version 3 was deployed")
+    assert (newest.old_version, newest.new_version, newest.state) == ("1", "3", "open")
+    store.packages.use_version("shop", "1", "ann")
+    assert (only(store).state, only(store).ended_by) == ("cancelled", "ann")
+    deploy(store, "4", TENTH)
+    store.packages.delete_version("shop", "2")
+    assert only(store).state == "open", "another version"
+    store.packages.delete_version("shop", "4")
+    assert only(store).state == "cancelled"
+    assert begin(shop, "later")[1] == "1"
+    assert events(store) == []
+
+
+def test_people_end_it_and_a_second_end_changes_nothing(shop: Harness) -> None:
+    store = shop.store
+    deploy(store, "2", TENTH)
+    canary_id = only(store).canary_id
+    with limited("elsewhere"), pytest.raises(NotInThisState):
+        store.canaries.end_canary(canary_id, CanaryState.ACCEPTED, "eve", "")
+    accepted = store.canaries.end_canary(canary_id, CanaryState.ACCEPTED, "ann", "it is fine")
+    again = store.canaries.end_canary(canary_id, CanaryState.REJECTED, "bob", "it is not")
+    assert (accepted.state, accepted.ended_by) == ("accepted", "ann")
+    assert (again, current(store)) == (accepted, "2")
+    assert events(store) == [("canary.accepted", "it is fine")]
+    deploy(store, "3", TENTH)
+    store.canaries.end_canary(only(store).canary_id, CanaryState.REJECTED, "ann", "no")
+    assert list(conditions(store, shop.clock.now)) == [], "she knows"
+
+
+def test_the_first_version_of_a_package_has_no_canary(harness: Harness) -> None:
+    deploy(harness.store, "1", TENTH)
+    assert (current(harness.store), harness.store.canaries.list_canaries()) == ("1", [])
