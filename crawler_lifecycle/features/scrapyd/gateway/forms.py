@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from urllib.parse import parse_qsl
+from collections.abc import Iterable, Iterator, Mapping
+from mmap import mmap
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import Request
 
@@ -19,13 +21,21 @@ FIELDS_MAX = 1000
 #: The maximum size in bytes of the head of one part in a multipart form.
 _PART_HEAD_MAX = 1024
 
-_URLENCODED = "application/x-www-form-urlencoded"
-_MULTIPART = "multipart/form-data"
+URLENCODED = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,100})"|([^\s;,"]{1,100}))""", re.IGNORECASE)
 _NAME = re.compile(
     rb"""^content-disposition:[ \t]*form-data;(?:[^\r\n]*;)?[ \t]*name="([^"\r\n]*)\"""",
     re.I | re.M,
 )
+
+
+class Part(NamedTuple):
+    """A field of a form: where its value is in the body."""
+
+    name: bytes
+    start: int
+    end: int
 
 
 def refused(text: str) -> Problem:
@@ -84,21 +94,23 @@ async def read_form(request: Request) -> Form:
 
     Fields of the body override those of the address. Raises ``Problem``.
     """
-    fields = _urlencoded(request.scope["query_string"])
+    fields = urlencoded(request.scope["query_string"])
     body = await request.body()
     if body and request.method == "POST":
         given = request.headers.get("content-type", "")
         kind = given.partition(";")[0].strip().lower()
-        if kind == _URLENCODED:
-            fields |= await in_turn(len(body), _urlencoded, body)
-        elif kind == _MULTIPART:
-            fields |= await in_turn(len(body), _multipart, body, given)
+        if kind == URLENCODED:
+            fields |= await in_turn(len(body), urlencoded, body)
+        elif kind == MULTIPART:
+            parts = await in_turn(len(body), lambda: list(multipart_parts(body, given)))
+            fields |= gathered((part.name, body[part.start : part.end]) for part in parts)
         else:
-            raise refused(f"Content-Type: {shown(given)} is not accepted; send {_URLENCODED}")
+            raise refused(f"Content-Type: {shown(given)} is not accepted; send {URLENCODED}")
     return Form(fields)
 
 
-def _urlencoded(raw: bytes) -> dict[str, list[bytes]]:
+def urlencoded(raw: bytes) -> dict[str, list[bytes]]:
+    """Return the fields of an address or of a form. Raises ``Problem``."""
     # Latin-1 keeps each byte, so that an error about invalid UTF-8 can name the field later.
     try:
         pairs = parse_qsl(
@@ -109,32 +121,56 @@ def _urlencoded(raw: bytes) -> dict[str, list[bytes]]:
         )
     except ValueError:
         raise _too_many() from None
-    return _gathered((name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs)
+    return gathered((name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs)
 
 
-def _multipart(body: bytes, content_type: str) -> dict[str, list[bytes]]:
+def multipart_parts(body: bytes | mmap, content_type: str) -> Iterator[Part]:
+    """Yield the parts of a multipart form. Raises ``Problem``."""
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise refused("Content-Type: has no boundary; use a library to write the form")
-    boundary = (found[1] or found[2]).encode("latin-1")
-    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, FIELDS_MAX + 1)
-    if not parts or not parts[-1].startswith(b"--"):
-        raise (
-            _too_many()
-            if len(parts) > FIELDS_MAX
-            else refused("body: the form has no end; use a library to write it")
-        )
-    pairs = []
-    for part in parts[:-1]:
-        head, _, value = part.partition(b"\r\n\r\n")
-        name = _NAME.search(head[:_PART_HEAD_MAX])
+    mark = b"--" + (found[1] or found[2]).encode("latin-1")
+
+    def find_mark(begin: int) -> int:
+        at = body.find(b"\r\n" + mark, begin)
+        if at < 0:
+            raise refused("body: the form has no end; use a library to write it")
+        return at
+
+    at = 0 if body[: len(mark)] == mark else find_mark(0) + 2
+    count = 0
+    while body[at : at + len(mark) + 2] != mark + b"--":
+        count += 1
+        if count > FIELDS_MAX:
+            raise _too_many()
+        end = find_mark(at)
+        head = body.find(b"\r\n\r\n", at, end)
+        name = None if head < 0 else _NAME.search(body[at : min(head, at + _PART_HEAD_MAX)])
         if name is None:
             raise refused("body: a part of the form has no name; use a library to write the form")
-        pairs.append((name[1], value))
-    return _gathered(pairs)
+        yield Part(name[1], head + 4, end)
+        at = end + 2
 
 
-def _gathered(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, list[bytes]]:
+def urlencoded_parts(body: mmap) -> Iterator[Part]:
+    """Yield the fields of a form whose values are percent-encoded. Raises ``Problem``."""
+    at = 0
+    count = 0
+    while at < len(body):
+        count += 1
+        if count > FIELDS_MAX:
+            raise _too_many()
+        found = body.find(b"&", at)
+        end = len(body) if found < 0 else found
+        equals = body.find(b"=", at, end)
+        if equals >= 0:
+            name = unquote_to_bytes(body[at : min(equals, at + _PART_HEAD_MAX)])
+            yield Part(name, equals + 1, end)
+        at = end + 1
+
+
+def gathered(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, list[bytes]]:
+    """Return the values of each field. Raises ``Problem``."""
     fields: dict[str, list[bytes]] = {}
     for name, value in pairs:
         fields.setdefault(_text("the name of a field", name), []).append(value)

@@ -4,9 +4,6 @@ jobs.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +26,7 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
 
 from .forms import Form, refused, shown
+from .projects import Projects, is_project
 
 Answer = dict[str, Any]
 
@@ -58,7 +56,7 @@ class Jobs:
     Raises ``Problem`` or an error of the domain.
     """
 
-    project: str
+    projects: Projects
     commands: Commands
     crawlers: Crawlers
     runs: RunReader
@@ -78,56 +76,34 @@ class Jobs:
         return {state: await run_in_threadpool(count, state, most[state]) for state in most}
 
     async def listprojects(self, form: Form) -> Answer:
-        """Return the only project."""
-        return {"projects": [self.project]}
+        """Return all projects."""
+        return {"projects": await self.projects.names()}
 
     async def listversions(self, form: Form) -> Answer:
-        """Return the only version, or no version for an unknown project."""
-        return {"versions": [await self._version()] if form.need("project") == self.project else []}
+        """Return the versions of a project, the current one last."""
+        return {"versions": await self.projects.versions(form.need("project"))}
 
     async def listspiders(self, form: Form) -> Answer:
-        """Return the names of the catalogue's crawlers."""
-        self._check_project(form.need("project"))
-        await self._check_version(form.get("_version"))
-        return {"spiders": sorted(await self.crawlers.all())}
-
-    async def _version(self) -> str:
-        """Return a hash of the catalogue."""
-        known = [
-            dataclasses.asdict(crawler)
-            for _, crawler in sorted((await self.crawlers.all()).items())
-        ]
-        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[
-            :12
-        ]
-
-    def _check_project(self, project: str | None) -> None:
-        if project not in (None, self.project):
-            raise refused(
-                f"project {shown(project)} not found; this gateway has only {self.project!r} "
-                "(LIFECYCLE_GATEWAY__SCRAPYD_PROJECT)"
-            )
-
-    async def _check_version(self, version: str | None) -> None:
-        if version and version != (known := await self._version()):
-            raise refused(
-                f"version {shown(version)} not found; the version is now {known!r}: send it, or "
-                "omit _version"
-            )
+        """Return the spiders of a version of a project, by default of the current one."""
+        project = form.need("project")
+        return {"spiders": await self.projects.spiders(project, form.get("_version"))}
 
     # --- jobs -------------------------------------------------------------------------------------
 
     async def schedule(self, form: Form) -> Answer:
         """Start a run with the id of the job. A repeat finds the run and starts nothing."""
-        self._check_project(form.need("project"))
+        project = form.need("project")
+        spider = form.need("spider")
+        version = form.get("_version")
+        found = await self.projects.find(project, version)
         body = StartRun(
-            crawler=form.need("spider"),
+            crawler=await self.projects.crawler(project, spider, found),
+            version=found.version if version and found is not None else None,
             trigger=Trigger.API,
             request_id=form.get("jobid"),
             priority=min(5, max(1, 3 - round(form.number("priority")))),
             settings=dict(_setting(text) for text in form.all("setting")),
         )
-        await self._check_version(form.get("_version"))
         jobid = body.request_id if body.request_id is not None else uuid.uuid4().hex
         body = signed(body.model_copy(update={"request_id": jobid, "args": form.rest()}))
         try:
@@ -158,7 +134,7 @@ class Jobs:
 
         Return its former state, or ``None`` if it has ended.
         """
-        self._check_project(form.need("project"))
+        await self.projects.check(form.need("project"))
         job = form.need("job")
         signal = form.get("signal") or "INT"
         force = _SIGNALS.get(signal.upper().removeprefix("SIG"))
@@ -177,29 +153,33 @@ class Jobs:
     async def status(self, form: Form) -> Answer:
         """Return the state of one job."""
         job = form.need("job")
-        self._check_project(form.get("project"))
+        await self.projects.check(form.get("project"))
         row = await self._find(job)
         return {"currstate": None if row is None else STATES[row.status]}
 
     async def listjobs(self, form: Form) -> Answer:
         """Return the newest jobs, newest first."""
-        self._check_project(form.get("project"))
+        project = form.get("project")
+        await self.projects.check(project)
+        known = await self.crawlers.all()
         # In this order, a run that ends between the calls is in both lists. In the other order, it
         # might be in neither.
         live = await run_in_threadpool(self._listed, ("pending", "running"), LIVE_MAX)
         ended = await run_in_threadpool(self._listed, ("finished",), FINISHED_MAX)
         over = {row.run_id for row in ended}
-        answer = {"pending": [], "running": [], "finished": [self._ran(row) for row in ended]}
-        for row in live:
-            if row.run_id not in over:
+        answer: dict[str, list[Answer]] = {"pending": [], "running": [], "finished": []}
+        for row in (*(row for row in live if row.run_id not in over), *ended):
+            place = self.projects.place_of(known, row)
+            if project is None or is_project(place[0], project):
                 state = STATES[row.status]
-                answer[state].append(self._waits(row) if state == "pending" else self._ran(row))
+                answer[state].append(_waits(place, row) if state == "pending" else _ran(place, row))
         return answer
 
     async def run_of(self, project: str, spider: str, job: str) -> RunRow:
         """Return the run of a job. Raises ``Problem`` 404."""
         row = await self._find(job)
-        if row is None or (project, spider) != (self.project, row.crawler):
+        place = row and self.projects.place_of(await self.crawlers.all(), row)
+        if row is None or not place or not is_project(place[0], project) or place[1] != spider:
             what = f"project {shown(project)} has no job {shown(job)} of spider {shown(spider)}"
             raise Problem(
                 404,
@@ -219,22 +199,25 @@ class Jobs:
             return None  # no run has such an id, and some databases refuse it
         return await run_in_threadpool(self.runs.find_run, job)
 
-    def _job(self, row: RunRow) -> Answer:
-        return {"id": row.request_id, "project": self.project, "spider": row.crawler}
 
-    def _waits(self, row: RunRow) -> Answer:
-        given = {name: row.request.get(name) or {} for name in ("settings", "args")}
-        return {**self._job(row), "version": None, **given}
+def _waits(place: tuple[str, str], row: RunRow) -> Answer:
+    given = {name: row.request.get(name) or {} for name in ("settings", "args")}
+    return {**_job(place, row), "version": row.request.get("version"), **given}
 
-    def _ran(self, row: RunRow) -> Answer:
-        began = {"start_time": _time(row.started_at or row.created_at)}
-        more = (
-            {"end_time": _time(row.ended_at or row.updated_at)}
-            if row.status.terminal
-            else {"pid": None}
-        )
-        log = f"/logs/{self.project}/{quote(row.crawler)}/{quote(row.request_id, safe='')}.log"
-        return {**self._job(row), **began, **more, "log_url": log, "items_url": None}
+
+def _ran(place: tuple[str, str], row: RunRow) -> Answer:
+    began = {"start_time": _time(row.started_at or row.created_at)}
+    more = (
+        {"end_time": _time(row.ended_at or row.updated_at)}
+        if row.status.terminal
+        else {"pid": None}
+    )
+    log = "/".join(quote(part, safe="") for part in (*place, row.request_id))
+    return {**_job(place, row), **began, **more, "log_url": f"/logs/{log}.log", "items_url": None}
+
+
+def _job(place: tuple[str, str], row: RunRow) -> Answer:
+    return {"id": row.request_id, "project": place[0], "spider": place[1]}
 
 
 def in_its_words(detail: str) -> str:

@@ -24,24 +24,20 @@ from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.web.problems import MEDIA_TYPE
 
-from .forms import Form, read_form, refused
+from .deploys import Deploys
+from .forms import Form, read_form
 from .jobs import Answer, Jobs, in_its_words
+from .projects import Projects
 
 #: The node name in responses. It is the same for every gateway, so that callers do not see the
 #: names of machines.
 NODE = "crawler-lifecycle"
 READS = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
 WRITES = ("schedule", "cancel")
-UPLOADS = ("addversion", "delversion", "delproject")
-PATHS = frozenset(f"/{call}.json" for call in (*READS, *WRITES, *UPLOADS))
+DELETES = ("delversion", "delproject")
+PATHS = frozenset(f"/{call}.json" for call in (*READS, *WRITES, *DELETES, "addversion"))
 #: The error statuses for which scrapyd answers with HTTP 200.
 _ITS_OWN = frozenset({400, 404, 405, 409, 415, 421, 422})
-_NOT_HERE = (
-    "crawlers cannot be uploaded or deleted here: they are entries of the catalogue "
-    "(crawlers.yaml, "
-    "LIFECYCLE_CATALOGUE) of the scheduler service; add, change or remove one there. "
-    "listspiders.json lists all crawlers"
-)
 
 
 def add_scrapyd(app: FastAPI, gateway: Gateway) -> None:
@@ -49,7 +45,10 @@ def add_scrapyd(app: FastAPI, gateway: Gateway) -> None:
     if gateway.scrapyd is None:
         return
     reader = gateway.reader
-    jobs = Jobs(gateway.scrapyd, gateway.commands, gateway.crawlers, gateway.store.runs)
+    packages = gateway.store.packages
+    projects = Projects(gateway.scrapyd, gateway.crawlers, packages)
+    jobs = Jobs(projects, gateway.commands, gateway.crawlers, gateway.store.runs)
+    deploys = Deploys(projects, gateway.deployments)
 
     def add(call: str, method: str, answer: Callable[[Form], Awaitable[Answer]]) -> None:
         async def answered(request: Request) -> Response:
@@ -63,15 +62,16 @@ def add_scrapyd(app: FastAPI, gateway: Gateway) -> None:
             include_in_schema=False,
         )
 
-    async def not_here(form: Form) -> Answer:
-        raise refused(_NOT_HERE)
-
     for call in READS:
         add(call, "GET", getattr(jobs, call))
     for call in WRITES:
         add(call, "POST", getattr(jobs, call))
-    for call in UPLOADS:
-        add(call, "POST", not_here)
+    for call in DELETES:
+        add(call, "POST", getattr(deploys, call))
+
+    @app.post("/addversion.json", operation_id="scrapydAddversion", include_in_schema=False)
+    async def addversion(request: Request) -> Response:
+        return _response({**await deploys.addversion(request), "status": "ok"})
 
     @app.get(
         "/logs/{project}/{spider}/{job:path}.log",
@@ -107,8 +107,6 @@ class Dialect(Converter):
 
     def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:
         detail = in_its_words(str(problem["detail"]))
-        if start["status"] == 413 and scope["path"].removesuffix(".json")[1:] in UPLOADS:
-            detail = _NOT_HERE
         MutableHeaders(scope=start)["content-type"] = "application/json"
         if start["status"] in _ITS_OWN:
             start["status"] = 200
