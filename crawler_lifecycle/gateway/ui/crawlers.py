@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.domain.code_changes import brought_since, code_changes
+from crawler_lifecycle.domain.code_changes import CodeChange, brought_since, code_changes
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
@@ -96,7 +96,8 @@ SCHEDULES_OF = Chooser(
 class CrawlerPages:
     """Reads the data of a crawler's tabs.
 
-    ``schedules`` returns the schedules that start a crawler, judged by the known crawlers.
+    ``schedules`` returns the schedules that start a crawler, judged by the known crawlers, and
+    ``versions`` the versions of its code, newest first.
     """
 
     store: Store
@@ -104,6 +105,7 @@ class CrawlerPages:
     crawlers: Crawlers
     clock: Clock
     schedules: Callable[[str, Container[str]], list[dict[str, Any]]]
+    versions: Callable[[str, CrawlerDefinition | None], Sequence[Mapping[str, Any]]]
 
     async def read(self, name: str) -> dict[str, Any]:
         """Return the values that all tabs of a crawler need. Raises ``Problem`` 404 for a crawler
@@ -139,6 +141,7 @@ class CrawlerPages:
             "schedules": self.schedules(name, known),
             "runs_path": f"{path}/runs",
             "args": mapping_of(last.request.get("args")) if last else {},
+            "versions": self.versions(name, crawler),
         }
         ends = values["rate"][1]
         arguments = {*(crawler.args if crawler else ()), *values["args"]}
@@ -147,6 +150,7 @@ class CrawlerPages:
             "Runs": self.runs.counted(crawler=name),
             "Failures": number(ends.failed - ends.stopped),
             "Fields": None,
+            "Versions": number(len(values["versions"])),
             "Schedules": number(len(values["schedules"])),
             "Arguments": number(len(arguments)),
         }
@@ -179,11 +183,22 @@ class CrawlerPages:
             "runs": runs,
             "less": brought_less(runs),
             "since": since,
+            "back": self._back(changes, values["versions"]),
             "chart": chart(runs, EACH, items, changes),
             "rates": [*shorter, values["rate"]],
             "usual": figures,
             "good_runs": len(good),
         }
+
+    @staticmethod
+    def _back(changes: Sequence[CodeChange], versions: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return the version before the newest change, if it is older than the current one."""
+        known = [row["version"] for row in versions]
+        current = next((row["version"] for row in versions if row["current"]), None)
+        before = changes[0].before.version if changes else None
+        if current is None or before not in known:
+            return None
+        return before if known.index(before) > known.index(current) else None
 
     def coverage(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values that only the tab of fields needs. This call blocks."""

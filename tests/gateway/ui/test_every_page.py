@@ -62,6 +62,8 @@ PATHS: dict[str, str] = {
     "showCrawler": "/crawlers/plain",
     "showCrawlerRuns": "/crawlers/plain/runs",
     "pressCrawlerRuns": "/crawlers/plain/runs",
+    "showCrawlerVersions": "/crawlers/plain/versions",
+    "pressCrawlerVersions": "/crawlers/plain/versions",
     "showCrawlerSchedules": "/crawlers/plain/schedules",
     "showCrawlerTab": "/crawlers/plain/failures",
     "showPools": "/pools",
@@ -159,6 +161,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "pressStartGraph": {"key": KEY, "plan": "json", "steps": json.dumps(GRAPH["steps"])},
     "pressRuns": {"key": KEY, "do": "poll", "run": "1.1"},
     "pressCrawlerRuns": {"key": KEY, "do": "poll", "run": "1.1", "stay": "true"},
+    "pressCrawlerVersions": {"version": "1"},
 }
 STREAMS = {"streamPage", "openChannel"}
 PAGES = [name for name in ACCESS if ACCESS[name].page and name not in SIGN_IN | STREAMS]
