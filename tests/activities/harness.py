@@ -40,6 +40,7 @@ from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.databases import make_tables
 from tests.support.fakes.cluster import Behaviour, FakeCluster
+from tests.support.fakes.packages import FakeCodeStore, FakeInspector
 from tests.support.fakes.services import (
     FakeArchive,
     FakeCatalogue,
@@ -168,6 +169,8 @@ class Harness:
         self.catalogue = FakeCatalogue(CRAWLERS)
         self.hosts = FakeHosts({"shelves:Shelves": Shelves})
         self.functions = FakeFunctions()
+        self.code = FakeCodeStore()
+        self.inspector = FakeInspector()
 
     @classmethod
     def over(cls, folder: Path) -> Harness:
@@ -250,6 +253,8 @@ class Harness:
         functions: Any = Proxy("functions", self.functions, through) if through else self.functions
         hooks: Any = Proxy("webhooks", self.webhooks, through) if through else self.webhooks
         parts = compose.Parts(store, *wrapped, hosts=hosts, functions=functions, webhooks=hooks)
+        parts.code = Proxy("code", self.code, through) if through else self.code
+        parts.inspector = Proxy("inspector", self.inspector, through) if through else self.inspector
         found = compose.all_activities(parts)
         for method in found.values():
             owner = method.__self__  # type: ignore[attr-defined]

@@ -28,6 +28,7 @@ from tests.activities.due_cases import DUE
 from tests.activities.graph_cases import GRAPHS
 from tests.activities.harness import Harness, Tables, differences
 from tests.activities.manager_cases import MANAGING
+from tests.activities.package_cases import PACKAGES
 from tests.activities.webhook_cases import WEBHOOKS
 from tests.support.activity_modules import activity_modules
 
@@ -72,7 +73,7 @@ HOW_IT_WAS_FOUND = {"status_transition.evidence", "run_history.look_revision"}
 #: attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
-CASES = [*OF_RUNS, *DELETION, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS]
+CASES = [*OF_RUNS, *DELETION, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS, *PACKAGES]
 #: Of a module, so that all tests of one case come after each other, and one process brings its
 #: harness to its state.
 every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
@@ -257,6 +258,7 @@ def _is_fenced(case: Case) -> bool:
         "deliver_event",  # the same, of what is no run
         # Whoever owned the run: it has ended.
         *("delete_run_texts", "delete_run_histories", "delete_run_files"),
+        "inspect_package",  # belongs to no run
     }
 
 

@@ -38,7 +38,7 @@ from temporalio.client import (
 from crawler_lifecycle.activities.audits import audit
 from crawler_lifecycle.activities.poll_step import Recorder
 from crawler_lifecycle.clock import utc_now
-from crawler_lifecycle.compose import WEBHOOKS
+from crawler_lifecycle.compose import USER_CODE, WEBHOOKS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.domain.due_ids import due_request_id, due_workflow_id
@@ -48,6 +48,7 @@ from crawler_lifecycle.domain.run import Limits, RunRequest, RunResult
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.features.managers.domain.manager import Job
+from crawler_lifecycle.features.packages.ports import Inspection, InspectionOrder
 from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec
 from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
@@ -58,6 +59,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.contracts.store.graphing import approval, chain, step
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
+from tests.support.fakes.packages import put_package
 from tests.support.faulty_http import Answer, serving
 from tests.support.graphing import graph_testbed
 from tests.support.managing import manager_testbed, quick
@@ -818,6 +820,23 @@ async def due(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     )
 
 
+async def inspected(testbed: WorkflowHarness) -> Handle:
+    """The spiders of a package that is being deployed are found."""
+    digest = put_package(testbed.parts.code, "books")
+    async with AsyncExitStack() as stack:
+        await start_workers(stack, testbed, roles=[USER_CODE])
+        handle = await testbed.client.start_workflow(
+            names.INSPECTION_WORKFLOW,
+            InspectionOrder(digest),
+            id=f"crawl-inspection/{digest}",
+            task_queue=names.QUEUE_MAIN,
+            result_type=Inspection,
+        )
+        found = await handle.result()
+        assert found.spiders == [{"name": "books", "args": {}}], found
+    return handle
+
+
 async def hooked(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A webhook that fails, is told, is paused, goes on and is deleted."""
     receiver, hooks = Receiver(), testbed.store.webhooks
@@ -861,6 +880,7 @@ IN_REAL_TIME: list[Callable[[WorkflowHarness], Awaitable[WorkflowHandle[Any, Any
     deleted_files_first,
     delivered,
     hooked,
+    inspected,
 ]
 
 SCENARIOS: list[Callable[[WorkflowHarness], Awaitable[Handle]]] = [

@@ -44,6 +44,7 @@ from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.databases import fresh_database, make_tables
 from tests.support.fakes.cluster import FakeCluster
+from tests.support.fakes.packages import FakeCodeStore, FakeInspector
 from tests.support.fakes.services import FakeCatalogue
 from tests.support.receiver import ENVIRONMENT
 
@@ -385,6 +386,8 @@ async def _laboratory(
     parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     parts.places = []  # a test adds some
     parts.retries = retries
+    parts.code = FakeCodeStore()
+    parts.inspector = FakeInspector()
     testbed = WorkflowHarness(client, parts, cluster, scheduler, outside, folder)
     try:
         async with AsyncExitStack() as stack:

@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.features.packages.adapters import code_store
 from crawler_lifecycle.features.packages.adapters.code_store import open_code_store
 from crawler_lifecycle.features.packages.ports import CodeStore
+from tests.support.fakes.packages import FakeCodeStore
 from tests.support.s3 import Bucket
 from tests.support.s3_faults import FaultProxy
 
@@ -52,6 +53,10 @@ def test_a_folder_keeps_zips(tmp_path: Path) -> None:
     broken = open_code_store((tmp_path / "file").as_uri(), tmp_path)
     with pytest.raises(NotDelivered, match="LIFECYCLE_CODE__URL"):
         broken.put(digest(1), io.BytesIO(b""))
+
+
+def test_the_fake_keeps_zips() -> None:
+    keeps_zips(FakeCodeStore())
 
 
 def test_a_zip_that_cannot_be_read_completely_is_not_stored(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.temporal.client import Workflows
+from tests.support.fakes.packages import FakeCodeStore
 from tests.support.testbed import PATIENCE_S, WorkflowHarness
 from tests.workflows.schedules.test_due import Scheduled
 
@@ -40,6 +41,7 @@ async def gateway(testbed: WorkflowHarness) -> AsyncIterator[httpx.AsyncClient]:
             Workflows(testbed.client),
             testbed.scheduler,
             entrance=Entrance(),
+            code=FakeCodeStore(),
             outbox_retry_s=None,
         )
     )
