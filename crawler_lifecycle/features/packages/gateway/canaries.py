@@ -7,16 +7,15 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel
 
-from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import OfProject, cut
+from crawler_lifecycle.gateway.api.paging import Id, OfProject, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import existing
@@ -26,8 +25,6 @@ from crawler_lifecycle.web.problems import JsonBody, Problem
 
 from ..compose import follow
 from ..domain.canary import CanaryRow, CanaryState
-
-_Id = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
 class CanaryFilters(OfProject):
@@ -81,12 +78,12 @@ def add_canaries(app: FastAPI, gateway: Gateway) -> None:
         return conditional(request, CanaryPage(canaries=page, next_page_token=token))
 
     @app.post("/v1/canaries/{canary_id}/accept")
-    def accept_canary(canary_id: _Id, body: _End) -> CanaryRow:
+    def accept_canary(canary_id: Id, body: _End) -> CanaryRow:
         """Make the new version current, without waiting for more runs."""
         return end(canary_id, CanaryState.ACCEPTED, body)
 
     @app.post("/v1/canaries/{canary_id}/reject")
-    def reject_canary(canary_id: _Id, body: _End) -> CanaryRow:
+    def reject_canary(canary_id: Id, body: _End) -> CanaryRow:
         """Keep the old version current, and give the new one to no further run."""
         return end(canary_id, CanaryState.REJECTED, body)
 

@@ -43,9 +43,8 @@ def add_crawler_versions(app: FastAPI, gateway: Gateway) -> None:
         """List the versions of one crawler, newest first."""
         filters = filters_of(request, HeldFilters)
         values = await pages.read(crawler)
-        rows = await run_in_threadpool(versions.of_crawler, crawler, values["crawler"])
-        values |= {"template": "crawler_versions.html", "tab": "Versions", "versions": rows}
-        find = held(VERSIONS_OF, rows)
+        values |= {"template": "crawler_versions.html", "tab": "Versions"}
+        find = held(VERSIONS_OF, values["versions"])
         return await run_in_threadpool(
             partial(list_page, **values), request, VERSIONS_OF, filters, find
         )

@@ -42,7 +42,7 @@ class CrawlerVersions:
         entry is in the catalogue's file.
         """
         if crawler is not None and crawler.package is not None:
-            found = self._packages.versions(crawler.package)[:SHOWN_MAX]
+            found = self._packages.versions(crawler.package, SHOWN_MAX)
             tried = self._canaries.list_canaries(limit=SHOWN_MAX, package=crawler.package)
             notes = {row.new_version: _canary_note(row) for row in reversed(tried)}
             return [

@@ -169,10 +169,13 @@ class PackageStore(StorePart):
         query = query.order_by(_p.name).offset(offset).limit(limit)
         return [_row(row) for row in self._rows(query)]
 
-    def versions(self, name: str) -> list[PackageVersion]:
-        """Return all versions of a package, newest first; empty if there is no such package."""
+    def versions(self, name: str, limit: int = VERSIONS_MAX) -> list[PackageVersion]:
+        """Return the newest versions of a package, newest first; empty if there is no such
+        package.
+        """
         query = _select(_LISTED).where(_p.name == name, *seen(package))
-        return [_row(row) for row in self._rows(query.order_by(_v.version_id.desc()))]
+        query = query.order_by(_v.version_id.desc()).limit(limit)
+        return [_row(row) for row in self._rows(query)]
 
     def find_version(self, name: str, version: str | None = None) -> PackageVersion | None:
         """Return a version of a package, by default the current one."""

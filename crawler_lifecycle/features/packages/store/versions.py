@@ -27,7 +27,7 @@ class PackageVersions:
         found = self.packages.find_version(package, version)
         if found is not None:
             return Code(found.digest, found.version, found.commit)
-        newest = [known.version for known in self.packages.versions(package)[:_SHOWN]]
+        newest = [known.version for known in self.packages.versions(package, _SHOWN)]
         if not newest:
             raise InvalidRequest(
                 f"package: {package!r} has no version; deploy one first (crawlctl deploy)"
