@@ -41,6 +41,7 @@ from benchmarks import (
     truth,
     truth_faults,
     ui,
+    versions,
     webhooks,
 )
 from crawler_lifecycle.cli.exits import leave
@@ -73,6 +74,7 @@ BENCHMARKS = {
     "schedules": schedules.main,
     "tenants": tenants.main,
     "truth": truth.main,
+    "versions": versions.main,
     "webhooks": webhooks.main,
     "rest": truth_faults.rest,
     "kubernetes-poll": kubernetes_poll.main,

@@ -47,6 +47,7 @@ CONTRACT = frozenset(
         "CODE_URL",
         "CODE_TOKEN",
         "CODE_DIR",
+        "CODE_CACHE",
         "STOP_SIGNAL",
         "STOP_GRACE_S",
         "END_GRACE_S",

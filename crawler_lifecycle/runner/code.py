@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import IO
 
+from .code_cache import add_to_cache, copy_cached
 from .contract import DISK_FULL, FAILED, BadConfiguration
 from .package import ZIP_MAX, BadPackage, Package
 from .upload import NoRedirect, passing, problem_words, rest
@@ -60,11 +61,15 @@ def fetch_code(environ: Mapping[str, str], say: Callable[[str], None]) -> str | 
 
 def _fetch(environ: Mapping[str, str], say: Callable[[str], None]) -> str | None:
     digest = environ["CRAWL_CODE_DIGEST"]
+    target = environ.get("CRAWL_CODE_DIR") or tempfile.mkdtemp(prefix="crawl-code-")
+    _empty(target)
+    cache = environ.get("CRAWL_CODE_CACHE")
+    if cache and copy_cached(cache, digest, target):
+        return target
+    _empty(target)
     url = environ.get("CRAWL_CODE_URL", "")
     if not url.startswith(("http://", "https://")):
         raise BadConfiguration("CRAWL_CODE_URL: missing; the task cannot fetch its code")
-    target = environ.get("CRAWL_CODE_DIR") or tempfile.mkdtemp(prefix="crawl-code-")
-    _empty(target)
     with tempfile.TemporaryFile(dir=target) as file:
         if not _download(url, environ.get("CRAWL_CODE_TOKEN", ""), file, say):
             return None
@@ -74,6 +79,8 @@ def _fetch(environ: Mapping[str, str], say: Callable[[str], None]) -> str | None
             raise BadConfiguration(f"the code {digest} cannot be used: {error}") from None
     if found != digest:
         raise BadConfiguration(f"the code has the digest {found}, not {digest}; deploy it again")
+    if cache:
+        add_to_cache(cache, digest, target)
     return target
 
 

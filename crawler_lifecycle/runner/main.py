@@ -62,6 +62,7 @@ _OURS = (
     "CRAWL_FIELDS",
     "CRAWL_CODE_URL",
     "CRAWL_CODE_TOKEN",
+    "CRAWL_CODE_CACHE",
 )
 #: The folder of the modules that a crawler can import.
 _INJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")

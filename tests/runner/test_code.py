@@ -6,6 +6,8 @@ import errno
 import io
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.features.packages.adapters.packing import pack
-from crawler_lifecycle.runner import code
+from crawler_lifecycle.runner import code, code_cache
 from crawler_lifecycle.runner.code import CodeUnavailable, NoRoom, fetch_code
 from crawler_lifecycle.runner.contract import BadConfiguration
 from crawler_lifecycle.runner.package import Package
@@ -126,3 +128,76 @@ def test_a_full_disk_is_named(variables: dict[str, str], monkeypatch: pytest.Mon
     monkeypatch.setattr(Package, "unpack", full)
     with pytest.raises(NoRoom, match="No space left"):
         fetch_code(variables, print)
+
+
+@pytest.fixture
+def cached(variables: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The same with a cache, which has the code."""
+    cached = {**variables, "CRAWL_CODE_CACHE": str(tmp_path / "cache")}
+    assert fetch_code(cached, print)
+    return cached
+
+
+def test_cached_code_needs_no_gateway_and_no_compiler(
+    gateway: Any, cached: dict[str, str], tmp_path: Path
+) -> None:
+    gateway.statuses = [500] * 99
+    assert fetch_code(cached, print)
+    code = tmp_path / "code"
+    assert sorted(os.listdir(code)) == ["__pycache__", "crawl.py"]
+    (compiled,) = (code / "__pycache__").iterdir()
+    before = compiled.stat().st_ino
+    subprocess.run([sys.executable, "-c", "import crawl"], cwd=code, check=True)
+    assert compiled.stat().st_ino == before, "it was compiled again"
+
+
+def test_each_task_has_a_copy_and_damaged_code_is_fetched(
+    gateway: Any, cached: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "code" / "crawl.py").write_text("print(2)")
+    assert fetch_code(cached, print)
+    assert (tmp_path / "code" / "crawl.py").read_text() == "print(1)"
+    (version,) = (tmp_path / "cache").iterdir()
+    for damage in ("crawl.py", "more.py"):
+        (version / damage).write_text("print(3)")
+        assert fetch_code(cached, print)
+        assert (tmp_path / "code" / "crawl.py").read_text() == "print(1)"
+        assert not (tmp_path / "code" / "more.py").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_left_out(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    assert fetch_code({**variables, "CRAWL_CODE_CACHE": str(tmp_path / "file")}, print)
+    assert (tmp_path / "code" / "crawl.py").read_text() == "print(1)"
+
+
+def test_the_cache_keeps_the_versions_that_tasks_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_cache, "VERSIONS_MAX", 2)
+    cache = tmp_path / "cache"
+    digests = []
+    for n in range(3):
+        project = tmp_path / f"project-{n}"
+        project.mkdir()
+        (project / "crawl.py").write_text(f"print({n})")
+        file = io.BytesIO()
+        pack(project, file)
+        digests.append(Package(file).digest())
+        code_cache.add_to_cache(str(cache), digests[-1], str(project))
+        os.utime(cache / digests[-1].replace(":", "-"), (n, n))
+        if n == 1:
+            (tmp_path / "copy").mkdir()
+            assert code_cache.copy_cached(str(cache), digests[0], str(tmp_path / "copy"))
+    assert sorted(os.listdir(cache)) == sorted(
+        digest.replace(":", "-") for digest in (digests[0], digests[2])
+    )
+
+
+def test_large_code_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_cache, "BYTES_MAX", 3)
+    (tmp_path / "crawl.py").write_text("print(1)")
+    code_cache.add_to_cache(str(tmp_path / "cache"), "sha256:" + "0" * 64, str(tmp_path))
+    assert not (tmp_path / "cache").exists()

@@ -60,6 +60,8 @@ SUPERVISOR_LOG = "supervisor.log"
 LAUNCH_SECONDS = 30.0
 #: The folder with the digests of the files of all projects.
 CODES = "codes"
+#: The folder with deployed code that tasks fetched.
+CODE_CACHE = "code-cache"
 #: Seconds for which a mark without a supervisor counts as a deployment in progress. After this
 #: time, the deployment is considered dead.
 STALE_MARK_SECONDS = 60.0
@@ -327,6 +329,7 @@ class Launcher:
             contract["CRAWL_MEMORY_LIMIT"] = str(memory)
         if code is not None:
             contract["CRAWL_CODE_DIR"] = str(cwd)
+            contract["CRAWL_CODE_CACHE"] = str(self.state / CODE_CACHE)
         return {
             "version": 1,
             "uid": str(uuid.uuid4()),
