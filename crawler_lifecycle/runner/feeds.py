@@ -120,16 +120,21 @@ class Feeds:
         """Return sentences about data that could not be read."""
         return [sentence for feed in self._feeds.values() for sentence in feed.skipped.sentences()]
 
+    @property
+    def seen(self) -> int:
+        """The number of items whose fields were read."""
+        return sum(feed.seen for feed in self._feeds.values())
+
     def fields(self) -> dict[str, float]:
         """Return the share of items with a value in each field, from 0 to 1: wanted fields first,
         then the fields with the most values.
 
-        If no item's fields were read, the result is empty.
+        The result is empty if no item's fields were read, and if no field has a value.
         """
         filled: Counter[str] = Counter()
         for feed in self._feeds.values():
             filled.update(feed.filled)
-        seen = sum(feed.seen for feed in self._feeds.values())
+        seen = self.seen
         most = sorted(filled, key=lambda name: (name not in self._wanted, -filled[name]))[
             :FIELDS_MAX
         ]

@@ -488,7 +488,7 @@ class Runner:
                 note = self._difference(feeds, not_kept)
                 if note:
                     found["note"] = note
-                return found if note or all(found.values()) else None
+                return found if note or feeds.seen else None
         return None
 
     def _difference(self, feeds: Feeds, not_kept: list[str]) -> str:

@@ -78,6 +78,19 @@ def test_the_fields_that_items_fill_are_in_the_summary(fixture: RunnerFixture) -
     assert "fields" not in fixture.summary()
 
 
+def test_items_without_any_value_are_known_to_fill_nothing(fixture: RunnerFixture) -> None:
+    feed = fixture.files / "items.jsonl"
+    feed.write_text('{"price": null}\n{}\n{"price": ""}\n')
+    assert fixture.python("") == 0
+    assert fixture.summary()["fields"] == {"items": 3, "shares": {}}
+    found = Coverage.of(fixture.summary()["fields"])
+    assert found is not None
+    assert found.share("price") == 0.0, "comparisons with earlier runs see the loss"
+    feed.write_text('["no", "fields"]\n')
+    assert fixture.python("") == 0
+    assert "fields" not in fixture.summary()
+
+
 def test_items_that_nobody_can_read_are_on_record(fixture: RunnerFixture) -> None:
     (fixture.files / "items.jsonl").write_text('{"a": 1}\n{"a": 2\n{"a": 3}\n')
     assert fixture.python(f"{STATS}write({{'items': 3}})") == 0
