@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-import pytest
 
 from benchmarks.polite_journal import Journal
 from benchmarks.sizes import SMALL
+from benchmarks.stack import running_stack
 from crawler_lifecycle.cli.client.gateway import Gateway
-from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.processes import free_port
 from crawler_lifecycle.cli.stack.stack import Stack
 from tests.kubernetes.cluster import binaries
@@ -451,16 +450,8 @@ def ours(
     more = {"args": {"site": {}, "number": {}}, "env": dict(env or {})}
     catalogue = [{"name": name, **kind.entry, **more} for name, kind in kinds().items()]
     (folder / "crawlers.yaml").write_text(json.dumps(catalogue))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-        patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
-        layout = Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
-        stack = Stack(layout)
-        stack.start()
-        try:
-            fleet = Ours(site, stack)
-            for name, given in limits.items():
-                fleet.limit(name, given)
-            yield fleet
-        finally:
-            stack.stop(kill_crawls=True)
+    with running_stack(folder, {"LIFECYCLE_CLUSTER__SLOTS": str(SLOTS)}) as stack:
+        fleet = Ours(site, stack)
+        for name, given in limits.items():
+            fleet.limit(name, given)
+        yield fleet

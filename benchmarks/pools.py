@@ -18,13 +18,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import httpx
-import pytest
 import sqlalchemy as sa
 
 from benchmarks.both_databases import on_both
 from benchmarks.sizes import size
-from crawler_lifecycle.cli.stack.layout import Layout
-from crawler_lifecycle.cli.stack.stack import Stack
+from benchmarks.stack import running_stack
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.run import RunRequest
@@ -122,7 +120,7 @@ def _picking(name: str, url: str) -> None:
 @contextlib.contextmanager
 def _stack(weights: Mapping[str, float]) -> Iterator[Started]:
     """A stack of real processes with these pools. What still executes is killed at the end."""
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "nap.py").write_text(_NAP)
         entry = {
@@ -134,20 +132,13 @@ def _stack(weights: Mapping[str, float]) -> Iterator[Started]:
         }
         entry["args"] = {one: {"required": True} for one in ("least", "most", "journal", "pool")}
         (folder / "crawlers.yaml").write_text(json.dumps([entry]))
-        patch.setenv(
-            "LIFECYCLE_POOLS",
-            json.dumps({pool: {"weight": weight} for pool, weight in weights.items()}),
-        )
-        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-        stack = Stack(
-            Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
-        )
-        stack.start()
-        try:
-            with httpx.Client(base_url=str(stack.addresses["gateway"]), timeout=30) as client:
-                yield Started(client, folder / "journal")
-        finally:
-            stack.stop(kill_crawls=True)
+        pools = json.dumps({pool: {"weight": weight} for pool, weight in weights.items()})
+        env = {"LIFECYCLE_POOLS": pools, "LIFECYCLE_CLUSTER__SLOTS": str(SLOTS)}
+        with (
+            running_stack(folder, env) as stack,
+            httpx.Client(base_url=str(stack.addresses["gateway"]), timeout=30) as client,
+        ):
+            yield Started(client, folder / "journal")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 from temporalio.client import Client
 
 from benchmarks.sizes import size
+from benchmarks.stack import running_stack
 from benchmarks.throughput import _cpu, _server, _worker
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.plugin import plugin
@@ -179,26 +178,13 @@ class Benchmark:
 @contextlib.contextmanager
 def benchmark(database: str | None = None, *, threads: int = 16) -> Iterator[Benchmark]:
     """A stack of real processes with the waiting crawler in its catalogue."""
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "idle.py").write_text(_CRAWLER)
         (folder / "crawlers.yaml").write_text(_CATALOGUE)
-        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
-        patch.setenv("LIFECYCLE_WORKER__THREADS", str(threads))
-        patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
-        stack = Stack(
-            Layout(
-                folder / "state",
-                only_free_ports=True,
-                database=database,
-                crawlers=folder / "crawlers.yaml",
-            )
-        )
-        stack.start()
-        try:
+        env = {"LIFECYCLE_CLUSTER__SLOTS": "256", "LIFECYCLE_WORKER__THREADS": str(threads)}
+        with running_stack(folder, env, database=database) as stack:
             yield Benchmark(stack)
-        finally:
-            stack.stop(kill_crawls=True)
 
 
 def _p(values: Sequence[float], share: float) -> float:

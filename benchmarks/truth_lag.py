@@ -29,8 +29,8 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from benchmarks.sizes import size
+from benchmarks.stack import running_stack
 from benchmarks.truth_faults import Benchmark
-from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
@@ -233,17 +233,10 @@ def harness(build: str = "", *, wake_ups: bool) -> Iterator[Harness]:
         (folder / "crawlers.yaml").write_text(
             _CATALOGUE.format(script=script, pipes=pipes, seconds=seconds)
         )
-        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
-        patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
-        patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(wake_ups).lower())
-        stack = Stack(
-            Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
-        )
-        stack.start()
-        try:
+        env = {"LIFECYCLE_CLUSTER__SLOTS": "256"}
+        env["LIFECYCLE_WORKER__WAKE_UPS"] = str(wake_ups).lower()
+        with running_stack(folder, env) as stack:
             yield Harness(stack, pipes)
-        finally:
-            stack.stop(kill_crawls=True)
 
 
 def _line(what: str, values: Sequence[float], reach: str) -> None:

@@ -21,12 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
-import pytest
 import sqlalchemy as sa
 
 from benchmarks.sizes import size
+from benchmarks.stack import running_stack
 from crawler_lifecycle.cli.client.gateway import Gateway
-from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.features.catalogue.store.tables import catalogue_change, catalogue_entry
 from tests.support.filling import patient_engine
@@ -96,7 +95,7 @@ class Harness:
 @contextlib.contextmanager
 def harness() -> Iterator[Harness]:
     """A stack whose catalogue has the same spider in a folder and in a package."""
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         project = _write_project(folder / "shop")
         scrapy = {"kind": "scrapy", "spider": "products"}
@@ -105,14 +104,8 @@ def harness() -> Iterator[Harness]:
             {"name": "package", "package": "shop", **scrapy},
         ]
         (folder / "crawlers.yaml").write_text(json.dumps(entries))
-        patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
-        layout = Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
-        stack = Stack(layout)
-        stack.start()
-        try:
+        with running_stack(folder) as stack:
             yield Harness(stack, project)
-        finally:
-            stack.stop(kill_crawls=True)
 
 
 def _write_project(project: Path) -> Path:
