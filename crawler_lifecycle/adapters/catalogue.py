@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain.coverage import ExpectedCoverage
 from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.crawler import DOCUMENT_MAX, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import (
     PodOptions,
     PodVolume,
@@ -42,8 +42,6 @@ from crawler_lifecycle.domain.resources import Resources
 logger = logging.getLogger(__name__)
 
 SIZE_MAX = 1024 * 1024
-#: The maximum length of an entry in the database, as JSON.
-DOCUMENT_MAX = 64 * 1024
 #: The maximum number of nodes after the expansion of aliases. Without this limit, a small file
 #: could expand to billions of nodes ("billion laughs").
 NODES_MAX = 200_000

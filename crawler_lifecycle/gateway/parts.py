@@ -167,10 +167,8 @@ class Gateway:
             versions,
             clock,
         )
-        self.deployments = Deployments(store.packages, store.entries, self.code, workflows)
-        self.crawler_versions = CrawlerVersions(
-            store.packages, store.canaries, store.entries, self.deployments
-        )
+        self.deployments = Deployments(store.packages, self.code, workflows)
+        self.crawler_versions = CrawlerVersions(store.packages, store.canaries, store.entries)
         self.schedule_views = ScheduleViews(store.schedules, blocked, clock)
         self.webhook_views = WebhookViews(store.webhooks, blocked, clock)
         self.crawler_pages = CrawlerPages(

@@ -33,6 +33,8 @@ RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
 #: in ``retry_num``. A spider that does not declare ``retry_num`` does not receive it
 #: (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
+#: The maximum length of an entry in the database, as JSON.
+DOCUMENT_MAX = 64 * 1024
 #: The maximum number of wrong arguments that one error names.
 _ERRORS_MAX = 20
 

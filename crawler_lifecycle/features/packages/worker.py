@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.errors import TooManyOpen
 from crawler_lifecycle.store.store import Store
 
-from .compose import follow
 from .domain.canary import CanaryRow, CanaryState
 from .domain.judge import judgement
 from .store.canaries import JUDGE
@@ -24,8 +24,6 @@ class CanaryKeeper:
 
     def __init__(self, store: Store) -> None:
         self._canaries = store.canaries
-        self._packages = store.packages
-        self._entries = store.entries
         self._seen: dict[int, list[int]] = {}
         self._ended = 0
 
@@ -42,22 +40,34 @@ class CanaryKeeper:
         await Loop("the judgement of canaries", EVERY_S).run(turn)
 
     def once(self) -> None:
-        """Judge all open canaries once. This call blocks."""
-        rows = self._canaries.held(CanaryState.OPEN)
-        self._seen = {row.canary_id: self._judge(row) for row in rows}
+        """Judge all open canaries once. This call blocks.
 
-    def _judge(self, row: CanaryRow) -> list[int]:
-        """Judge a canary, and return the runs that were counted."""
+        Raises ``TooManyOpen`` after all others were judged.
+        """
+        before = self._seen
+        self._seen = {}
+        failure = None
+        for row in self._canaries.held(CanaryState.OPEN):
+            try:
+                self._seen[row.canary_id] = self._judge(row, before.get(row.canary_id))
+            except TooManyOpen as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _judge(self, row: CanaryRow, before: list[int] | None) -> list[int]:
+        """Judge a canary, unless its runs are those ``before``. Return the runs that were
+        counted.
+        """
         runs = self._canaries.new_runs(row.canary_id)
         counted = [run.run_id for run in runs]
-        if not runs or counted == self._seen.get(row.canary_id):
+        if not runs or counted == before:
             return counted
         old = self._canaries.old_runs(row.canary_id, {run.of for run in runs})
         found = judgement(runs, old, row.judge, row.runs)
         if found.good is not None:
             state = CanaryState.ACCEPTED if found.good else CanaryState.REJECTED
             self._canaries.end_canary(row.canary_id, state, JUDGE, found.words(row))
-            follow(self._packages, self._entries, row.package, JUDGE)
             self._ended += 1
         return counted
 

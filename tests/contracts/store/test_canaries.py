@@ -7,19 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.errors import NotInThisState, TooManyOpen
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
+from crawler_lifecycle.features.catalogue.store.entries import sync_package
 from crawler_lifecycle.features.packages.domain.canary import (
     CanaryRow,
     CanarySettings,
     CanaryState,
 )
 from crawler_lifecycle.features.packages.gateway.canaries import conditions
+from crawler_lifecycle.features.packages.store import rows
+from crawler_lifecycle.features.packages.store.canary_table import canary
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.features.packages.worker import CanaryKeeper
@@ -31,9 +35,13 @@ TENTH = CanarySettings(0.1)
 FULL = {"title": 1.0, "price": 0.98}
 
 
-def deploy(store: Store, version: str, canary: CanarySettings | None = None) -> None:
+def deploy(
+    store: Store, version: str, canary: CanarySettings | None = None, package: str = "shop"
+) -> None:
     digest = f"sha256:{ord(version[-1]):064x}"
-    store.packages.add_version(NewVersion("shop", version, digest, 100, 2, canary=canary))
+    spiders = [{"name": f"{package}-{version}", "args": {}}]
+    new = NewVersion(package, version, digest, 100, 2, spiders=spiders, canary=canary)
+    store.packages.add_version(new)
 
 
 def begin(harness: Harness, name: str, **fields: Any) -> tuple[Fence, str]:
@@ -211,6 +219,34 @@ def test_a_deploy_a_choice_or_a_deletion_cancels_it(shop: Harness) -> None:
     assert only(store).state == "cancelled"
     assert begin(shop, "later")[1] == "1"
     assert events(store) == []
+
+
+def test_a_canary_that_cannot_end_now_delays_no_other_one(
+    shop: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = shop.store
+    deploy(store, "3", package="full")
+    deploy(store, "2", CanarySettings(0.5, runs=1))
+    finish(shop, begin(shop, "tried")[0])
+    deploy(store, "2", CanarySettings(0.5, runs=1), package="full")
+    with store.database.writing() as conn:  # the run has the code of both
+        conn.execute(update(canary).values(after_run_id=0))
+
+    def full(conn: Any, package: str, *more: Any) -> list[str]:
+        if package == "full":
+            raise TooManyOpen("the database has 5000 crawlers")
+        return sync_package(conn, package, *more)
+
+    keeper = CanaryKeeper(store)
+    monkeypatch.setattr(rows, "sync_package", full)
+    for _ in range(2):
+        with pytest.raises(TooManyOpen):
+            keeper.once()
+        found = {row.package: row.state for row in store.canaries.list_canaries()}
+        assert found == {"full": "open", "shop": "accepted"}
+    monkeypatch.undo()
+    keeper.once()
+    assert {row.state for row in store.canaries.list_canaries()} == {CanaryState.ACCEPTED}
 
 
 def test_people_end_it_and_a_second_end_changes_nothing(shop: Harness) -> None:

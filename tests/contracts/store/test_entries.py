@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
 from crawler_lifecycle.domain.errors import (
@@ -12,10 +15,18 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.features.catalogue.store import entries as store_entries
+from crawler_lifecycle.features.catalogue.store.entries import EntryChange, sync_package
 from tests.contracts.store.harness import Harness
 
 OLD = {"name": "shop", "image": "shop:1"}
 NEW = {"name": "shop", "image": "shop:2"}
+
+
+def sync(harness: Harness, package: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Make these the entries of a package, as a deploy does."""
+    change = EntryChange("default", harness.clock.now, "ci")
+    with harness.store.database.writing() as conn:
+        return sync_package(conn, package, documents, change)
 
 
 def test_a_change_adds_a_version_and_the_same_document_none(harness: Harness) -> None:
@@ -76,7 +87,7 @@ def test_the_entries_of_a_package_are_exactly_these(harness: Harness) -> None:
 
     def deploy(*names: str, package: str = "shop", **more: str) -> list[str]:
         documents = [{"name": name, "package": package, **more} for name in names]
-        return entries.sync_package(package, documents, "default", "ci")
+        return sync(harness, package, documents)
 
     assert deploy("a", "b", "mine", "theirs") == ["mine", "theirs"]
     before = {mark.name: (mark.number, mark.package) for mark in entries.entry_marks()}
@@ -121,9 +132,9 @@ def test_the_number_of_entries_is_limited(
 ) -> None:
     monkeypatch.setattr(store_entries, "ENTRIES_MAX", 2)
     entries = harness.store.entries
-    assert entries.sync_package("shop", [{"name": "a"}, {"name": "b"}], "default", None) == []
+    assert sync(harness, "shop", [{"name": "a"}, {"name": "b"}]) == []
     with pytest.raises(TooManyOpen, match="at most 2 are allowed"):
         entries.set_entry("shop", OLD, None)
-    assert entries.sync_package("shop", [{"name": "b"}, {"name": "c"}], "default", None) == []
+    assert sync(harness, "shop", [{"name": "b"}, {"name": "c"}]) == []
     with pytest.raises(TooManyOpen):
-        entries.sync_package("shop", [{"name": name} for name in "abc"], "default", None)
+        sync(harness, "shop", [{"name": name} for name in "abc"])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
-from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState
+from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.features.catalogue.store.entries import sync_package
 from crawler_lifecycle.features.packages.domain import version
-from crawler_lifecycle.features.packages.store import packages
+from crawler_lifecycle.features.packages.domain.canary import CanarySettings, CanaryState
+from crawler_lifecycle.features.packages.store import packages, rows
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from tests.contracts.store.harness import Harness
@@ -19,7 +24,7 @@ def digest(n: int) -> str:
 
 def add(harness: Harness, n: int, package: str = "shop", **more: str) -> bool:
     new = NewVersion(package, f"v{n}", digest(n), 10, 1, by="ann", **more)
-    return harness.store.packages.add_version(new)[1]
+    return harness.store.packages.add_version(new).fresh
 
 
 def names(harness: Harness, package: str = "shop") -> list[str]:
@@ -31,7 +36,7 @@ def test_the_newest_version_is_current_until_another_is_chosen(harness: Harness)
     assert [add(harness, n) for n in (1, 2, 2)] == [True, True, False]
     spiders = [{"name": "quotes", "args": {"page": {"default": "1"}}}]
     new = NewVersion("shop", "v3", digest(3), 10, 1, "abc", spiders=spiders, note="broken")
-    found, _ = store.add_version(new)
+    found = store.add_version(new).version
     assert (found.spiders, found.note, found.commit, found.current) == (
         spiders,
         "broken",
@@ -39,9 +44,9 @@ def test_the_newest_version_is_current_until_another_is_chosen(harness: Harness)
         True,
     )
     assert [one.spiders for one in store.versions("shop")] == [None] * 3
-    used, changed = store.use_version("shop", "v1", "bob")
-    assert (used.version, used.current, changed) == ("v1", True, True)
-    assert not store.use_version("shop", "v1", "bob")[1]
+    change = store.use_version("shop", "v1", "bob")
+    assert (change.version.version, change.version.current, change.fresh) == ("v1", True, True)
+    assert not store.use_version("shop", "v1", "bob").fresh
     [listed] = store.list_packages(0, 10)
     assert (listed.version, listed.digest) == ("v1", digest(1))
     with pytest.raises(NotInThisState, match="no version 'v9'"):
@@ -84,6 +89,76 @@ def test_a_package_has_a_maximum_number_of_versions(
     add(harness, 2)
     with pytest.raises(NotInThisState, match="delete old ones first"):
         add(harness, 3)
+
+
+def entries(harness: Harness) -> set[str]:
+    return {mark.name for mark in harness.store.entries.entry_marks()}
+
+
+def test_the_entries_are_the_spiders_of_the_current_version(harness: Harness) -> None:
+    store = harness.store
+
+    def deploy(version: str, *spiders: str, canary: CanarySettings | None = None) -> Sequence[str]:
+        found: list[dict[str, Any]] = [{"name": spider, "args": {}} for spider in spiders]
+        new = NewVersion("shop", version, digest(ord(version)), spiders=found, canary=canary)
+        return store.packages.add_version(new).without_entry
+
+    with limited("other"):
+        store.entries.set_entry("toys", {"name": "toys"}, None)
+    assert deploy("a", "books", "toys", "!") == ["!"]
+    assert entries(harness) == {"books", "toys", "shop.toys"}, "toys belongs to another project"
+    deploy("b", "games", canary=CanarySettings(0.1))
+    assert "games" not in entries(harness)
+    [tried] = store.canaries.list_canaries()
+    store.canaries.end_canary(tried.canary_id, CanaryState.ACCEPTED, "ann", "fine")
+    assert entries(harness) == {"toys", "games"}
+    store.packages.use_version("shop", "a", "ann")
+    store.packages.delete_version("shop", "b")
+    assert entries(harness) == {"toys", "books", "shop.toys"}
+    store.packages.delete_version("shop", "a")
+    assert entries(harness) == {"toys"}
+
+
+def test_a_package_and_its_entries_change_together_or_not_at_all(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = harness.store
+    tenth = CanarySettings(0.1)
+    for n, canary in ((1, None), (2, tenth)):
+        spiders = [{"name": f"s{n}", "args": {}}]
+        new = NewVersion("shop", f"v{n}", digest(n), spiders=spiders, canary=canary)
+        store.packages.add_version(new)
+    store.packages.add_version(NewVersion("one", "v1", digest(3), spiders=spiders))
+    [tried] = store.canaries.list_canaries()
+    commands: dict[str, Callable[[], object]] = {
+        "deploy": lambda: store.packages.add_version(NewVersion("shop", "v9", digest(9))),
+        "use": lambda: store.packages.use_version("shop", "v2", "ann"),
+        "accept": lambda: store.canaries.end_canary(
+            tried.canary_id, CanaryState.ACCEPTED, "ann", "fine"
+        ),
+        "delete the last version": lambda: store.packages.delete_version("one", "v1"),
+        "delete": lambda: store.packages.delete_package("shop"),
+    }
+
+    def state() -> object:
+        versions = [store.packages.versions(name) for name in ("shop", "one")]
+        events = len(store.events.events_after(0, 5000))
+        return versions, store.canaries.list_canaries(), store.entries.list_entries(), events
+
+    def crash(*given: Any) -> Any:
+        sync_package(*given)
+        raise StoreUnavailable("the connection is lost")
+
+    before = state()
+    monkeypatch.setattr(rows, "sync_package", crash)
+    for command in commands.values():
+        with pytest.raises(StoreUnavailable):
+            command()
+        assert state() == before
+    monkeypatch.undo()
+    for command in commands.values():
+        command()
+    assert entries(harness) == set()
 
 
 def test_pruning_keeps_what_an_open_run_or_a_schedule_needs(harness: Harness) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.features.packages.store.packages import NewVersion
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 
@@ -93,8 +94,8 @@ def test_entries_of_the_file_are_read_only(client: TestClient) -> None:
 def test_entries_of_a_package_are_started_and_not_changed(
     client: TestClient, harness: Harness
 ) -> None:
-    document = {"name": "bookshop", "package": "shop"}
-    harness.store.entries.sync_package("shop", [document], "default", None)
+    new = NewVersion("shop", "v1", spiders=[{"name": "bookshop", "args": {}}])
+    harness.store.packages.add_version(new)
     assert listed(client)["bookshop"]["package"] == "shop"
     assert "comes from package 'shop'" in ok(put(client, SHOP), 409)["detail"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
@@ -20,6 +22,17 @@ from .tables import catalogue_change, catalogue_entry
 ENTRIES_MAX = 5000
 _e = catalogue_entry.c
 _c = catalogue_change.c
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """The columns of a change of an entry."""
+
+    project: str
+    """The project of the entry, if the change creates it."""
+    at: datetime
+    by: str | None = None
+    note: str | None = None
 
 
 class EntryStore(StorePart):
@@ -53,47 +66,12 @@ class EntryStore(StorePart):
             if found is None:
                 _check_room(conn, 1)
             number = _newest(conn, [name]).get(name, 0) + 1
-            self._add_version(conn, name, number, document, owner, by, note)
-            self._put(conn, name, number, found, owner, None, by)
+            change = EntryChange(owner, self._clock(), by, note)
+            _add_version(conn, name, number, document, change)
+            _put(conn, name, number, found, change, None)
             return self._needed(conn, name), True
 
         return self._db.inserting(f"crawler {name!r}", write)
-
-    def sync_package(
-        self,
-        package: str,
-        documents: Sequence[Mapping[str, Any]],
-        project: str,
-        by: str | None,
-    ) -> list[str]:
-        """Make these the entries of a package: add and change them, and remove its others.
-
-        Returns the names that other entries have, which stay as they are. Raises ``TooManyOpen``.
-        """
-        wanted = {str(document["name"]): document for document in documents}
-
-        def write(conn: Connection) -> list[str]:
-            mine = select(_e.name).where(_e.package == package)
-            former = set(conn.execute(mine).scalars())
-            rows = _locked(conn, {*former, *wanted})
-            taken = [name for name in wanted if name in rows and name not in former]
-            ours = {name: document for name, document in wanted.items() if name not in taken}
-            gone = former - ours.keys()
-            _check_room(conn, len(ours.keys() - former) - len(gone))
-            for name in sorted(gone):
-                conn.execute(delete(catalogue_entry).where(_e.name == name))
-            numbers = _newest(conn, ours)
-            known = rows_in(conn, _entries(), _e.name, former & ours.keys())
-            documents_of = {row["name"]: row["document"] for row in known}
-            for name in sorted(ours):
-                if name in former and documents_of[name] == dict(ours[name]):
-                    continue
-                number = numbers.get(name, 0) + 1
-                self._add_version(conn, name, number, ours[name], project, by, None)
-                self._put(conn, name, number, rows.get(name), project, package, by)
-            return sorted(taken)
-
-        return self._db.inserting(f"entries of package {package!r}", write)
 
     def use_entry(self, name: str, number: int, by: str | None) -> tuple[CatalogueEntry, bool]:
         """Use a version of an entry. Returns the entry, and whether another version was in use.
@@ -114,7 +92,7 @@ class EntryStore(StorePart):
                 )
             if entry.number == number:
                 return entry, False
-            self._put(conn, name, number, found, entry.project, None, by)
+            _put(conn, name, number, found, EntryChange(entry.project, self._clock(), by), None)
             return self._needed(conn, name), True
 
     def delete_entry(self, name: str) -> CatalogueEntry | None:
@@ -178,36 +156,72 @@ class EntryStore(StorePart):
             )
         return found
 
-    def _add_version(
-        self,
-        conn: Connection,
-        name: str,
-        number: int,
-        document: Mapping[str, Any],
-        project: str,
-        by: str | None,
-        note: str | None,
-    ) -> None:
-        values = {"name": name, "number": number, "document": dict(document), "project": project}
-        values |= {"changed_at": self._clock(), "changed_by": by, "note": note}
-        conn.execute(insert(catalogue_change).values(**values))
 
-    def _put(
-        self,
-        conn: Connection,
-        name: str,
-        number: int,
-        found: Row | None,
-        project: str,
-        package: str | None,
-        by: str | None,
-    ) -> None:
-        values = {"number": number, "changed_at": self._clock(), "changed_by": by}
-        if found is None:
-            owner = {"name": name, "project": project, "package": package}
-            conn.execute(insert(catalogue_entry).values(**owner, **values))
-        else:
-            conn.execute(update(catalogue_entry).where(_e.name == name).values(**values))
+def sync_package(
+    conn: Connection,
+    package: str,
+    documents: Sequence[Mapping[str, Any]],
+    change: EntryChange,
+) -> list[str]:
+    """Make these the entries of a package: add and change them, and remove its others.
+
+    The caller's transaction may be repeated (``Database.inserting``). Returns the names that other
+    entries have, which stay as they are. Raises ``TooManyOpen``.
+    """
+    wanted = {str(document["name"]): document for document in documents}
+    former = set(conn.execute(select(_e.name).where(_e.package == package)).scalars())
+    rows = _locked(conn, {*former, *wanted})
+    taken = [name for name in wanted if name in rows and name not in former]
+    ours = {name: document for name, document in wanted.items() if name not in taken}
+    gone = former - ours.keys()
+    _check_room(conn, len(ours.keys() - former) - len(gone))
+    for name in sorted(gone):
+        conn.execute(delete(catalogue_entry).where(_e.name == name))
+    numbers = _newest(conn, ours)
+    known = documents_of(conn, former & ours.keys())
+    for name in sorted(ours):
+        if name in former and known[name] == dict(ours[name]):
+            continue
+        number = numbers.get(name, 0) + 1
+        _add_version(conn, name, number, ours[name], change)
+        _put(conn, name, number, rows.get(name), change, package)
+    return sorted(taken)
+
+
+def packages_of(conn: Connection, names: Collection[str]) -> dict[str, str | None]:
+    """Return the package that each of these entries belongs to, of whichever project."""
+    query = select(_e.name, _e.package)
+    return {row["name"]: row["package"] for row in rows_in(conn, query, _e.name, names)}
+
+
+def documents_of(conn: Connection, names: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the documents of these entries that are in use, of whichever project."""
+    return {row["name"]: row["document"] for row in rows_in(conn, _entries(), _e.name, names)}
+
+
+def _add_version(
+    conn: Connection, name: str, number: int, document: Mapping[str, Any], change: EntryChange
+) -> None:
+    values = {"name": name, "number": number, "document": dict(document)}
+    values |= {"project": change.project, "note": change.note}
+    values |= {"changed_at": change.at, "changed_by": change.by}
+    conn.execute(insert(catalogue_change).values(**values))
+
+
+def _put(
+    conn: Connection,
+    name: str,
+    number: int,
+    found: Row | None,
+    change: EntryChange,
+    package: str | None,
+) -> None:
+    values = {"number": number, "changed_at": change.at, "changed_by": change.by}
+    if found is None:
+        owner = {"name": name, "project": change.project, "package": package}
+        conn.execute(insert(catalogue_entry).values(**owner, **values))
+    else:
+        conn.execute(update(catalogue_entry).where(_e.name == name).values(**values))
 
 
 def _entries() -> Select[Any]:
@@ -237,8 +251,10 @@ def _check_own(found: Row) -> None:
 
 
 def _check_room(conn: Connection, more: int) -> None:
+    if more <= 0:
+        return
     count = conn.execute(select(func.count()).select_from(catalogue_entry)).scalar_one()
-    if more > 0 and count + more > ENTRIES_MAX:
+    if count + more > ENTRIES_MAX:
         raise TooManyOpen(
             f"the database has {count} crawlers, and at most {ENTRIES_MAX} are allowed; delete some"
         )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import DOCUMENT_MAX, CrawlerDefinition
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import CRAWLER_NAME
 
 from .version import PackageVersion, Spider
 
@@ -35,6 +41,24 @@ def entries_of(version: PackageVersion, owners: Mapping[str, str | None]) -> lis
             name = qualified
         documents[name] = _entry(name, package, spider)
     return [*documents.values()]
+
+
+def possible_names(version: PackageVersion) -> set[str]:
+    """Return all names that entries of this version can have."""
+    names = {_name_of(spider["name"]) for spider in version.spiders or ()}
+    return names | {f"{version.package}.{name}" for name in names}
+
+
+def is_usable(document: Mapping[str, Any]) -> bool:
+    """Return whether such a document can be an entry of the catalogue."""
+    if not CRAWLER_NAME.fullmatch(document["name"]) or len(json.dumps(document)) > DOCUMENT_MAX:
+        return False
+    args = {name: Argument(**rule) for name, rule in document.get("args", {}).items()}
+    try:
+        CrawlerDefinition(document["name"], package=document["package"], args=args)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def _name_of(spider: str) -> str:

@@ -23,7 +23,6 @@ from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from ..compose import follow
 from ..domain.canary import CanaryRow, CanaryState
 
 
@@ -62,7 +61,6 @@ def add_canaries(app: FastAPI, gateway: Gateway) -> None:
         if row.state != state:
             detail = f"canary {canary_id} has already ended: {row.state}; {row.result}"
             raise Problem(409, "not_in_this_state", detail)
-        follow(gateway.store.packages, gateway.store.entries, row.package, by)
         told = f"{row.new_version}: canary {state}"
         present_call().about.append(("package", row.package, told[:60], True))
         return row

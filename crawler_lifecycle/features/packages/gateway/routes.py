@@ -148,13 +148,14 @@ def add_packages(app: FastAPI, gateway: Gateway) -> None:
         """Make a version current: runs that name no version use it from now on."""
         if packages.find_version(package, body.version) is None:
             raise _no_version(package, body.version)
-        found, fresh = deployments.use_version(package, body.version, signed(body).requested_by)
-        return _told(found, "It is current now." if fresh else "It was current already.", fresh)
+        change = packages.use_version(package, body.version, signed(body).requested_by)
+        told = "It is current now." if change.fresh else "It was current already."
+        return _told(change.version, told, change.fresh)
 
     @app.delete("/v1/packages/{package}/versions/{version}")
     def delete_package_version(package: _Name, version: _Version) -> ChangedVersion:
         """Delete a version. Runs that use it keep their code."""
-        found = deployments.delete_version(package, version, caller_name())
+        found = packages.delete_version(package, version, caller_name())
         if found is None:
             raise _no_version(package, version)
         return _told(found, "It is deleted.", True)
@@ -162,7 +163,7 @@ def add_packages(app: FastAPI, gateway: Gateway) -> None:
     @app.delete("/v1/packages/{package}")
     def delete_package(package: _Name) -> DeletedPackage:
         """Delete a package with all its versions. Runs that use them keep their code."""
-        versions = deployments.delete_package(package, caller_name())
+        versions = packages.delete_package(package, caller_name())
         if not versions:
             raise _no_package(package)
         present_call().about.append(("package", package, "deleted", True))

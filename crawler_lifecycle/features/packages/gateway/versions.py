@@ -12,7 +12,6 @@ from crawler_lifecycle.web.problems import refused
 from ..domain.canary import CanaryRow, CanaryState
 from ..store.canaries import CanaryStore
 from ..store.packages import PackageStore
-from .deploying import Deployments
 
 #: The maximum number of versions that are shown.
 SHOWN_MAX = 200
@@ -28,12 +27,10 @@ class CrawlerVersions:
         packages: PackageStore,
         canaries: CanaryStore,
         entries: EntryStore,
-        deployments: Deployments,
     ) -> None:
         self._packages = packages
         self._canaries = canaries
         self._entries = entries
-        self._deployments = deployments
 
     def of_crawler(
         self, name: str, crawler: CrawlerDefinition | None
@@ -80,7 +77,7 @@ class CrawlerVersions:
         Raises ``Problem`` and ``LifecycleError`` if there is no such version.
         """
         if crawler is not None and crawler.package is not None:
-            return self._deployments.use_version(crawler.package, version, by)[1]
+            return self._packages.use_version(crawler.package, version, by).fresh
         if not version.isascii() or not version.isdigit():
             raise refused("version", "choose one of the versions on this page", version[:100])
         return self._entries.use_entry(name, int(version), by)[1]

@@ -24,6 +24,7 @@ from ..domain.canary import GIVEN_MAX, CanaryRow, CanarySettings, CanaryState, J
 from ..domain.judge import ComparedRun, Crawler
 from ..domain.version import PackageVersion
 from .canary_table import canary
+from .rows import follow
 from .tables import package
 
 _c = canary.c
@@ -163,10 +164,11 @@ class CanaryStore(StorePart):
         """End an open canary, make the accepted version current, and append the event.
 
         An end that was decided before stays, and nothing changes. Raises ``NotInThisState`` if
-        there is no such canary.
+        there is no such canary, and ``TooManyOpen``.
         """
         this = _c.canary_id == canary_id
-        with self._db.writing() as conn:
+
+        def write(conn: Connection) -> CanaryRow:
             query = select(_c.package, _c.new_version).where(this, *seen(canary))
             found = conn.execute(query).one_or_none()
             if found is None:
@@ -184,11 +186,14 @@ class CanaryStore(StorePart):
             if fresh and state is CanaryState.ACCEPTED:
                 current = {"current": found.new_version, "changed_at": now, "changed_by": by}
                 conn.execute(update(package).where(mine).values(**current))
+                follow(conn, found.package, by, now)
             if fresh:
                 body = {**facts(row, *_TOLD), "name": row["package"], "cause": result}
                 subject = f"packages/{found.package}"
                 insert_event(conn, now, _EVENTS[state], subject, row["canary_uid"], body)
             return _canary(row)
+
+        return self._db.inserting(f"entries of canary {canary_id}", write)
 
 
 def _canary(row: Row) -> CanaryRow:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, Connection, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState
 from crawler_lifecycle.domain.projects import chosen
-from crawler_lifecycle.store.base.rows import Row, check_free, made, seen
+from crawler_lifecycle.store.base.rows import Row, check_free, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
 from ..domain.canary import CanarySettings, CanaryState
 from ..domain.version import VERSIONS_MAX, PackageVersion, Spider
 from .canaries import cancel_canary, start_canary
 from .canary_table import canary
+from .rows import LISTED, follow, select_versions, version_of, version_row
 from .tables import package, package_version
 
 _p = package.c
 _v = package_version.c
-#: The columns of versions in lists.
-_LISTED = [column for column in _v if column is not _v.spiders]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +42,30 @@ class NewVersion:
     """How the version is tried before it becomes current; ``None``: it is current at once."""
 
 
-class PackageStore(StorePart):
-    """Packages. A package belongs to the project that deployed it first."""
+@dataclass(frozen=True, slots=True)
+class VersionChange:
+    """A version after a command."""
 
-    def add_version(self, new: NewVersion) -> tuple[PackageVersion, bool]:
+    version: PackageVersion
+    fresh: bool
+    """Whether anything changed."""
+    without_entry: Sequence[str] = ()
+    """The spiders for which no entry of the catalogue is possible."""
+
+
+class PackageStore(StorePart):
+    """Packages. A package belongs to the project that deployed it first.
+
+    The entries of the catalogue that the current version makes change in the same transaction.
+    """
+
+    def add_version(self, new: NewVersion) -> VersionChange:
         """Record a version, and make it current, or begin its canary if an older version is
-        current. Returns it, and whether it is new.
+        current.
 
         The same version with the same contents changes nothing. Raises ``DuplicateRequest`` if the
-        version has other contents, or the name belongs to another project, and ``NotInThisState``
-        if the package has too many versions.
+        version has other contents, or the name belongs to another project, ``NotInThisState`` if
+        the package has too many versions, and ``TooManyOpen``.
         """
         return self._db.inserting(f"package {new.package!r}", lambda conn: self._add(conn, new))
 
@@ -70,7 +83,7 @@ class PackageStore(StorePart):
     ) -> PackageVersion | None:
         if owner is not None:
             check_free(owner["project"], new.project, f"package {new.package!r}")
-        same = self._version(conn, new.package, new.version)
+        same = version_of(conn, new.package, new.version)
         if same is not None and same.digest != new.digest:
             raise DuplicateRequest(
                 f"version: {new.version!r} of package {new.package!r} has other contents; give the "
@@ -83,14 +96,14 @@ class PackageStore(StorePart):
             )
         return same
 
-    def _add(self, conn: Connection, new: NewVersion) -> tuple[PackageVersion, bool]:
+    def _add(self, conn: Connection, new: NewVersion) -> VersionChange:
         found = _locked(conn, new.package)
         same = self._checked(conn, new, found)
         if same is not None:
-            return same, False
+            return VersionChange(same, fresh=False)
         now = self._clock()
         cancel_canary(conn, new.package, new.by, now, f"version {new.version} was deployed")
-        old = None if found is None else self._version(conn, new.package, None)
+        old = None if found is None else version_of(conn, new.package)
         columns = ("package", "version", "digest", "size", "files", "note")
         values = {name: getattr(new, name) for name in columns}
         values |= {"commit_id": new.commit, "spiders": [*new.spiders]}
@@ -102,21 +115,23 @@ class PackageStore(StorePart):
             conn.execute(insert(package).values(**owner, **current))
         elif old is None or new.canary is None:
             conn.execute(update(package).where(_p.name == new.package).values(**current))
-        added = self._version(conn, new.package, new.version)
+        added = version_of(conn, new.package, new.version)
         assert added is not None
         if old is not None and new.canary is not None:
             more = {"canary_uid": self.new_uid(), "created_at": now, "created_by": new.by}
             start_canary(conn, new.canary, old, added, **more)
-        return added, True
+            return VersionChange(added, fresh=True)
+        return VersionChange(added, True, follow(conn, new.package, new.by, now))
 
-    def use_version(self, name: str, version: str, by: str | None) -> tuple[PackageVersion, bool]:
-        """Make a version current. Returns it, and whether another one was.
+    def use_version(self, name: str, version: str, by: str | None) -> VersionChange:
+        """Make a version current.
 
-        Raises ``NotInThisState`` if there is no such version.
+        Raises ``NotInThisState`` if there is no such version, and ``TooManyOpen``.
         """
-        with self._db.writing() as conn:
+
+        def write(conn: Connection) -> VersionChange:
             _locked(conn, name)
-            found = self._version(conn, name, version)
+            found = version_of(conn, name, version)
             if found is None:
                 raise NotInThisState(f"package {name!r} has no version {version!r}")
             now = self._clock()
@@ -124,18 +139,21 @@ class PackageStore(StorePart):
             if not found.current:
                 current = {"current": version, "changed_at": now, "changed_by": by}
                 conn.execute(update(package).where(_p.name == name).values(**current))
-            used = self._version(conn, name, version)
-            assert used is not None
-            return used, not found.current
+            used = replace(found, current=True)
+            return VersionChange(used, not found.current, follow(conn, name, by, now))
 
-    def delete_version(self, name: str, version: str) -> PackageVersion | None:
+        return self._db.inserting(f"entries of package {name!r}", write)
+
+    def delete_version(
+        self, name: str, version: str, by: str | None = None
+    ) -> PackageVersion | None:
         """Delete a version; ``None`` if there is none. With the last one, the package is deleted.
 
         Raises ``NotInThisState`` for the current version of a package that has others.
         """
         with self._db.writing() as conn:
             _locked(conn, name)
-            found = self._version(conn, name, version)
+            found = version_of(conn, name, version)
             if found is None:
                 return None
             others = select(func.count()).where(_v.package == name, _v.version != version)
@@ -145,42 +163,46 @@ class PackageStore(StorePart):
                     f"version: {version!r} is the current one of package {name!r}; make another "
                     "one current first"
                 )
-            cancel_canary(conn, name, None, self._clock(), "its version was deleted", version)
+            now = self._clock()
+            cancel_canary(conn, name, by, now, "its version was deleted", version)
             this = (_v.package == name, _v.version == version)
             conn.execute(delete(package_version).where(*this))
             if alone:
                 conn.execute(delete(package).where(_p.name == name))
+                follow(conn, name, by, now)
             return found
 
-    def delete_package(self, name: str) -> int:
+    def delete_package(self, name: str, by: str | None = None) -> int:
         """Delete a package with all versions, and return how many it had."""
         with self._db.writing() as conn:
             _locked(conn, name)
-            if self._version(conn, name, None) is None:
+            if version_of(conn, name) is None:
                 return 0
-            cancel_canary(conn, name, None, self._clock(), "the package was deleted")
+            now = self._clock()
+            cancel_canary(conn, name, by, now, "the package was deleted")
             versions = conn.execute(delete(package_version).where(_v.package == name)).rowcount
             conn.execute(delete(package).where(_p.name == name))
+            follow(conn, name, by, now)
             return versions
 
     def list_packages(self, offset: int, limit: int) -> list[PackageVersion]:
         """Return the current versions of packages, by name."""
-        query = _select(_LISTED).where(_v.version == _p.current, *seen(package, leads=True))
+        query = select_versions(LISTED).where(_v.version == _p.current, *seen(package, leads=True))
         query = query.order_by(_p.name).offset(offset).limit(limit)
-        return [_row(row) for row in self._rows(query)]
+        return [version_row(row) for row in self._rows(query)]
 
     def versions(self, name: str, limit: int = VERSIONS_MAX) -> list[PackageVersion]:
         """Return the newest versions of a package, newest first; empty if there is no such
         package.
         """
-        query = _select(_LISTED).where(_p.name == name, *seen(package))
+        query = select_versions(LISTED).where(_p.name == name, *seen(package))
         query = query.order_by(_v.version_id.desc()).limit(limit)
-        return [_row(row) for row in self._rows(query)]
+        return [version_row(row) for row in self._rows(query)]
 
     def find_version(self, name: str, version: str | None = None) -> PackageVersion | None:
         """Return a version of a package, by default the current one."""
         with self._db.reading() as conn:
-            return self._version(conn, name, version)
+            return version_of(conn, name, version)
 
     def open_canary(self, name: str) -> int | None:
         """Return the number of the package's canary, if one is open."""
@@ -188,24 +210,6 @@ class PackageStore(StorePart):
         query = select(c.canary_id).where(c.holder == name, c.state == CanaryState.OPEN)
         with self._db.reading() as conn:
             return conn.execute(query).scalar_one_or_none()
-
-    def _version(self, conn: Connection, name: str, version: str | None) -> PackageVersion | None:
-        wanted = _p.current if version is None else version
-        query = _select(_v).where(_p.name == name, _v.version == wanted, *seen(package))
-        row = conn.execute(query).mappings().one_or_none()
-        return None if row is None else _row(row)
-
-
-def _select(columns: Iterable[Column[Any]]) -> Select[Any]:
-    joined = package.join(package_version, _v.package == _p.name)
-    current = (_p.current == _v.version).label("current")
-    return select(*columns, _p.project, current).select_from(joined)
-
-
-def _row(row: Row) -> PackageVersion:
-    spiders = row.get("spiders")
-    current = bool(row["current"])
-    return made(PackageVersion, row, commit=row["commit_id"], spiders=spiders, current=current)
 
 
 def _locked(conn: Connection, name: str) -> Mapping[Any, Any] | None:

@@ -56,8 +56,8 @@ class Deploys:
         by = caller_name()
         known = await self.projects.versions(project)
         if found.current and len(known) > 1:
-            await run_in_threadpool(self.deployments.use_version, package, known[-2], by)
-        await run_in_threadpool(self.deployments.delete_version, package, found.version, by)
+            await run_in_threadpool(self.projects.packages.use_version, package, known[-2], by)
+        await run_in_threadpool(self.projects.packages.delete_version, package, found.version, by)
         _tell(package, f"{found.version}: deleted")
         return {}
 
@@ -67,7 +67,7 @@ class Deploys:
         package = package_of(project)
         if await self.projects.find(project, None) is None:
             raise _no_package(project)
-        await run_in_threadpool(self.deployments.delete_package, package, caller_name())
+        await run_in_threadpool(self.projects.packages.delete_package, package, caller_name())
         _tell(package, "deleted")
         return {}
 
