@@ -40,7 +40,6 @@ from crawler_lifecycle.features.catalogue.adapters import StoredCatalogue, Store
 from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.features.packages.adapters.code_store import open_code_store
 from crawler_lifecycle.features.packages.ports import CodeStore, Inspector
-from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
 from crawler_lifecycle.features.webhooks.ports import WebhookSenders
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
@@ -183,7 +182,7 @@ class Parts:
             self.directory,
             self.catalogue,
             self.scheduler,
-            PackageVersions(s.packages, s.entries),
+            s.versions,
         )
 
     def reading(self, parent: str) -> FileReading:
@@ -408,7 +407,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             s.runs,
             p.directory,
             p.catalogue,
-            PackageVersions(s.packages, s.entries),
+            s.versions,
         ),
         DeploymentActivities(
             s.deployment,

@@ -19,6 +19,8 @@ VERSION_MAX = 100
 NOTE_MAX = 200
 #: The minimum number of digits by which people can name a digest or a commit.
 DIGITS_MIN = 6
+#: A digest, with its digits as a group.
+DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 #: The number of digits of a digest or a commit that people see.
 DIGITS_SHOWN = 12
 #: The maximum number of seconds for which a deploy waits for its inspection.
@@ -36,7 +38,6 @@ _NO_CODE_ENDINGS = (".egg-info", ".pyc", ".pyo")
 #: it, they are code, such as a Python package ``shop/storage`` or its ``seeds.jsonl``.
 _DATA = frozenset(("logs", "storage"))
 _DATA_ENDINGS = (".jl", ".jsonl", ".log", ".pid")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _DIGITS = re.compile(rf"[0-9a-f]{{{DIGITS_MIN},64}}")
 
 
@@ -69,7 +70,7 @@ class Code:
         digest = said.get("digest")
         commit = said.get("commit")
         found = cls(
-            digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None,
+            digest if isinstance(digest, str) and DIGEST.fullmatch(digest) else None,
             words(said.get("version"), VERSION_MAX),
             commit if isinstance(commit, str) and _DIGITS.fullmatch(commit) else None,
             words(said.get("note"), NOTE_MAX),
@@ -106,7 +107,7 @@ def code_of_image(image_id: str | None, version: str | None, commit: str | None)
     ``repository@sha256:…`` with or without ``docker-pullable://``, or only the id of the image.
     """
     repository, _, digest = (image_id or "").rpartition("@")
-    found = _DIGEST.search(digest)
+    found = DIGEST.search(digest)
     note = None if repository or found is None else IMAGE_ID
     return Code.of(
         {"digest": found and found.group(), "version": version, "commit": commit, "note": note}

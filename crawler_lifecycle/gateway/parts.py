@@ -29,7 +29,6 @@ from crawler_lifecycle.features.managers.gateway.commands import ManagerCommands
 from crawler_lifecycle.features.packages.gateway.deploying import Deployments
 from crawler_lifecycle.features.packages.gateway.versions import CrawlerVersions
 from crawler_lifecycle.features.packages.ports import CodeStore
-from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.features.schedules.gateway.answers import ScheduleViews
 from crawler_lifecycle.features.schedules.gateway.commands import ScheduleCommands
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
@@ -144,8 +143,7 @@ class Gateway:
         self.fleet = Fleet(store, crawlers, clock)
         self.views = RunViews(store, blocked, clock)
         parts = (store.initiation, store.additions, store.stops, store.runs, store.deletion)
-        versions = PackageVersions(store.packages, store.entries)
-        self.commands = Commands(*parts, workflows, crawlers, versions, clock)
+        self.commands = Commands(*parts, workflows, crawlers, store.versions, clock)
         self.run_list = RunList(self.views, self.commands)
         self.deliveries = Deliveries(
             store.runs, store.events, store.exports, workflows, self.archive
@@ -164,7 +162,7 @@ class Gateway:
             crawlers,
             self.manager_commands,
             self.graph_commands,
-            versions,
+            store.versions,
             clock,
         )
         self.deployments = Deployments(store.packages, self.code, workflows)

@@ -20,6 +20,7 @@ from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 from crawler_lifecycle.features.packages.store.canaries import CanaryStore
 from crawler_lifecycle.features.packages.store.packages import PackageStore
 from crawler_lifecycle.features.packages.store.pruning import PruningStore
+from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
 from crawler_lifecycle.features.sites.store.sites import SiteStore
 from crawler_lifecycle.features.webhooks.store import WebhookStore
@@ -138,6 +139,11 @@ class Store:
     notes: NoteStore
     health: StoreHealth
     database: Database
+
+    @property
+    def versions(self) -> PackageVersions:
+        """The versions of code that runs can execute."""
+        return PackageVersions(self.packages, self.entries)
 
     @classmethod
     def over(

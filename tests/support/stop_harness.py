@@ -36,7 +36,6 @@ from crawler_lifecycle.domain.errors import (
     StoreUnavailable,
 )
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded
-from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StopRun
@@ -477,7 +476,7 @@ class Harness:
             self.testbed.parts.store.deletion,
             Workflows(self.testbed.client),
             Crawlers(self.testbed.scheduler, stored_in(self.testbed.store)),
-            PackageVersions(self.testbed.parts.store.packages, self.testbed.parts.store.entries),
+            self.testbed.parts.store.versions,
         )
         body = StopRun(request_id="g", requested_by="ada")
         if trial.cell.refused:

@@ -14,7 +14,6 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.activities.child_runs import own_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.runs import RunRow
@@ -48,7 +47,7 @@ def commands(testbed: WorkflowHarness, workflows: Workflows | None = None) -> Co
         testbed.store.deletion,
         workflows or Workflows(testbed.client),
         Crawlers(testbed.scheduler, stored_in(testbed.store)),
-        PackageVersions(testbed.store.packages, testbed.store.entries),
+        testbed.store.versions,
     )
 
 

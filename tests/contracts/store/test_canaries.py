@@ -25,7 +25,6 @@ from crawler_lifecycle.features.packages.gateway.canaries import conditions
 from crawler_lifecycle.features.packages.store import rows
 from crawler_lifecycle.features.packages.store.canary_table import canary
 from crawler_lifecycle.features.packages.store.packages import NewVersion
-from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.features.packages.worker import CanaryKeeper
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.store import Store
@@ -47,7 +46,7 @@ def deploy(
 def begin(harness: Harness, name: str, **fields: Any) -> tuple[Fence, str]:
     """A start that names no version; the run and its version."""
     store = harness.store
-    versions = PackageVersions(store.packages, store.entries)
+    versions = store.versions
     code = versions.find("shop", None)
     canary = versions.open_canary("shop")
     fence = harness.deployed(

@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
-from crawler_lifecycle.features.packages.store.versions import PackageVersions
 from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
@@ -259,7 +258,7 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
         harness.store.deletion,
         harness.workflows,
         crawlers,
-        PackageVersions(harness.store.packages, harness.store.entries),
+        harness.store.versions,
         harness.clock,
     )
 

@@ -16,6 +16,7 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.adapters.archive.s3.bucket import Bucket
+from crawler_lifecycle.domain.code import DIGEST
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.runner.tree import ALGORITHM
 
@@ -26,7 +27,6 @@ SETTING = "LIFECYCLE_CODE__URL"
 #: come on top while the oldest are removed, and the state folder of a pod has 512 MiB.
 CACHED_MAX = 256 * 1024 * 1024
 _BLOCK = 2**18
-_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"([0-9a-f]{64})\.zip")
 _READING = "code cannot be read"
 _LISTING = "code cannot be listed"
@@ -144,7 +144,7 @@ class CodeBucket:
 
 def _name(digest: str) -> str:
     """Return the name of the zip with these contents. Raises ``InvalidRequest``."""
-    found = _DIGEST.fullmatch(digest)
+    found = DIGEST.fullmatch(digest)
     if found is None:
         raise InvalidRequest(f"digest: {digest!r:.80} is not allowed; give sha256: and 64 digits")
     return f"{found[1]}.zip"

@@ -53,7 +53,7 @@ def add_crawler_versions(app: FastAPI, gateway: Gateway) -> None:
     async def press_crawler_versions(crawler: CrawlerName, request: Request) -> Response:
         """Make a version of one crawler the one that new runs execute."""
         version = typed(await form(request), ("version",)).get("version", "")
-        entry = (await pages.read(crawler))["crawler"]
+        entry = (await gateway.crawlers.last())[0].get(crawler)
         by = caller_name()
         try:
             changed = await run_in_threadpool(versions.use, crawler, entry, version, by)
