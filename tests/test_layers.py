@@ -36,7 +36,7 @@ BETWEEN: dict[str, set[str]] = {
     "schedules": {"managers", "graphs"},
     "webhooks": set(),
     "incidents": set(),
-    "packages": {"catalogue", "schedules"},
+    "packages": {"catalogue", "schedules", "managers", "graphs"},
     "sites": set(),
     "user_code": {"managers", "graphs"},
     "scrapyd": {"packages"},

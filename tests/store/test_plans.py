@@ -250,6 +250,10 @@ MAY = {
         ("prune", "scan", table): "all versions and schedules, once an hour"
         for table in ("package_version", "schedule")
     },
+    **{
+        (method, "scan", "schedule"): "all schedules, of which there are thousands, for a person"
+        for method in ("delete_version", "delete_package")
+    },
     ("apply_settings", "scan", "site"): "a row for each site, once when a gateway starts",
     **{
         (method, "scan", "holder"): "the runs with active tasks"

@@ -145,20 +145,23 @@ def use(package: _Package, version: _Version, /, *, by: By = None) -> None:
         _show(_used(gateway, package, version, by))
 
 
-def delete(package: _Package, version: str | None = None, /) -> None:
+def delete(package: _Package, version: str | None = None, /, *, force: bool = False) -> None:
     """Delete a version, or a package with all versions. Runs that use them keep their code.
 
     Parameters
     ----------
     version
         the name of the version; default: all versions
+    force
+        delete it even if a schedule, an open manager or an open graph names it
     """
+    params = {"force": "true" if force else None}
     with current().gateway() as gateway:
         if version is not None:
             path = f"{_path(package)}/versions/{quote(version, safe='')}"
-            _show(gateway.delete(path))
+            _show(gateway.delete(path, **params))
             return
-        found = gateway.delete(_path(package))
+        found = gateway.delete(_path(package), **params)
     emit(found, names=[package], table=lambda: say(f"{package} is deleted."))
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.features.catalogue.store.entries import sync_package
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
+from crawler_lifecycle.features.managers.domain.manager import Job, Page, SourceItem
+from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.features.packages.domain import version
 from crawler_lifecycle.features.packages.domain.canary import CanarySettings, CanaryState
 from crawler_lifecycle.features.packages.store import packages, rows
+from crawler_lifecycle.features.packages.store.canary_table import canary
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
+from tests.contracts.store.graphing import Graphed, manager
 from tests.contracts.store.harness import Harness
+from tests.contracts.store.managing import NEW, Managed
 
 
 def digest(n: int) -> str:
@@ -124,9 +133,9 @@ def test_a_package_and_its_entries_change_together_or_not_at_all(
 ) -> None:
     store = harness.store
     tenth = CanarySettings(0.1)
-    for n, canary in ((1, None), (2, tenth)):
+    for n, settings in ((1, None), (2, tenth)):
         spiders = [{"name": f"s{n}", "args": {}}]
-        new = NewVersion("shop", f"v{n}", digest(n), spiders=spiders, canary=canary)
+        new = NewVersion("shop", f"v{n}", digest(n), spiders=spiders, canary=settings)
         store.packages.add_version(new)
     store.packages.add_version(NewVersion("one", "v1", digest(3), spiders=spiders))
     [tried] = store.canaries.list_canaries()
@@ -161,21 +170,128 @@ def test_a_package_and_its_entries_change_together_or_not_at_all(
     assert entries(harness) == set()
 
 
-def test_pruning_keeps_what_an_open_run_or_a_schedule_needs(harness: Harness) -> None:
-    store = harness.store.package_pruning
-    for n in range(1, 8):
-        add(harness, n)
-        harness.clock.forward(1)
-    harness.store.packages.use_version("shop", "v1", None)
-    fence = harness.executing("r", code=digest(2), version="v2")
-    spec = ScheduleSpec(run={"crawler": "plain", "version": "v3"}, every_s=60)
-    harness.store.schedules.put("nightly", spec.document(), None)
-    assert store.needed([digest(2), digest(7), digest(8)]) == {digest(2), digest(7)}
-    assert store.prune(2) == [("shop", "v5"), ("shop", "v4")]
-    assert names(harness) == ["v7", "v6", "v3", "v2", "v1"]
-    assert store.prune(2) == []
-    harness.store.packages.delete_version("shop", "v2")
-    assert store.needed([digest(2)]) == {digest(2)}, "its open run keeps the code"
+def named_by_schedule(harness: Harness, version: str) -> None:
+    spec = ScheduleSpec(run={"crawler": "plain", "version": version}, every_s=60)
+    harness.store.schedules.put(f"run-{version}", spec.document(), None)
+
+
+def named_by_schedule_of_managers(harness: Harness, version: str) -> None:
+    target = {"plan": "shop:Stream", "options": {"argv": ["plain", f"--version={version}"]}}
+    spec = ScheduleSpec(manager=target, every_s=60)
+    harness.store.schedules.put(f"manager-{version}", spec.document(), None)
+
+
+def named_by_schedule_of_graphs(harness: Harness, version: str) -> None:
+    job = {"crawler": "plain", "version": version}
+    target = {"name": "g", "steps": [{"path": "a", "kind": "crawl", "job": job}]}
+    spec = ScheduleSpec(graph=target, every_s=60)
+    harness.store.schedules.put(f"graph-{version}", spec.document(), None)
+
+
+def named_by_manager(harness: Harness, version: str) -> None:
+    options = {"argv": ["plain", "--version", version]}
+    new = NewManager("m", version, "plans:Shops", options)
+    harness.store.managers.reserve_manager(new)
+
+
+def named_by_job(harness: Harness, version: str) -> None:
+    managed = Managed.begun(harness, replace(NEW, flow_id=f"job-{version}"))
+    found = Page([SourceItem(1, Job("plain", version=version))], 1)
+    harness.store.managers.add_page(managed.fence, found)
+
+
+def named_by_step(harness: Harness, version: str) -> None:
+    job = {"crawler": "plain", "version": version}
+    Graphed.made(harness, [StepSpec("a", StepKind.CRAWL, job)], f"crawl-{version}")
+
+
+def named_by_step_of_managers(harness: Harness, version: str) -> None:
+    options = {"argv": ["plain", "--version", version]}
+    steps = [manager("a", options=options)]
+    Graphed.made(harness, steps, f"manager-{version}")
+
+
+def executed_by_run(harness: Harness, version: str) -> None:
+    harness.executing(f"run-{version}", code=digest(int(version[1:])), version=version)
+
+
+def deleted_schedule(harness: Harness, version: str) -> None:
+    named_by_schedule(harness, version)
+    harness.store.schedules.delete(f"run-{version}")
+
+
+def ended_run(harness: Harness, version: str) -> None:
+    fence = harness.executing(f"over-{version}", code=digest(int(version[1:])), version=version)
     harness.finish(fence)
-    assert store.needed([digest(2)]) == set()
-    assert store.prune(100) == []
+
+
+def nothing(harness: Harness, version: str) -> None:
+    pass
+
+
+HOLDERS = [
+    *(named_by_schedule, named_by_schedule_of_managers, named_by_schedule_of_graphs),
+    *(named_by_manager, named_by_job, named_by_step, named_by_step_of_managers, executed_by_run),
+]
+OTHERS = [deleted_schedule, ended_run, nothing]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pruning_keeps_exactly_what_something_needs(harness: Harness, seed: int) -> None:
+    chance = random.Random(seed)
+    holders = [*HOLDERS, *OTHERS, *chance.choices([*HOLDERS, *OTHERS], k=6)]
+    chance.shuffle(holders)
+    for n in range(len(holders)):
+        add(harness, n)
+    versions = [f"v{n}" for n in range(len(holders))]
+    current, tried = chance.sample(versions, 2)
+    harness.store.packages.use_version("shop", current, None)
+    new = NewVersion("shop", "newest", digest(99), canary=CanarySettings(0.1))
+    harness.store.packages.add_version(new)
+    with harness.store.database.writing() as conn:
+        conn.execute(update(canary).values(new_version=tried))
+    for name, holder in zip(versions, holders, strict=True):
+        holder(harness, name)
+    keep = chance.randrange(1, 5)
+    wanted = {current, tried, *[*versions, "newest"][-keep:]}
+    wanted |= {name for name, holder in zip(versions, holders, strict=True) if holder in HOLDERS}
+    harness.store.package_pruning.prune(keep)
+    assert set(names(harness)) == wanted
+    assert harness.store.package_pruning.prune(keep) == []
+
+
+@pytest.mark.parametrize("holder", [holder for holder in HOLDERS if holder is not executed_by_run])
+def test_what_something_names_is_deleted_only_by_force(
+    harness: Harness, holder: Callable[[Harness, str], None]
+) -> None:
+    store = harness.store.packages
+    for n in (1, 2, 3):
+        add(harness, n)
+    add(harness, 1, "else")
+    holder(harness, "v1")
+    said = "version 'v1' of package 'shop' is named by (schedule|manager|graph) .*; change or end"
+    with pytest.raises(NotInThisState, match=said):
+        store.delete_version("shop", "v1")
+    with pytest.raises(NotInThisState, match="a version of package 'shop' is named by"):
+        store.delete_package("shop")
+    assert names(harness) == ["v3", "v2", "v1"]
+    harness.store.entries.set_entry("plain", {"name": "plain", "package": "else"}, None)
+    assert store.delete_version("shop", "v1"), "it is the other package's version"
+    with pytest.raises(NotInThisState, match="of package 'else' is named by"):
+        store.delete_version("else", "v1")
+    assert store.delete_version("else", "v1", force=True)
+    assert store.delete_package("shop") == 2
+
+
+def test_a_version_that_an_open_run_executes_is_deleted_and_its_code_stays(
+    harness: Harness,
+) -> None:
+    store = harness.store
+    for n in (1, 2):
+        add(harness, n)
+    fence = harness.executing("r", code=digest(1), version="v1")
+    assert store.packages.delete_version("shop", "v1")
+    known = [digest(1), digest(2), digest(3)]
+    assert store.package_pruning.needed(known) == {digest(1), digest(2)}
+    harness.finish(fence)
+    assert store.package_pruning.needed(known) == {digest(2)}

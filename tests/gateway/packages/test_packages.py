@@ -22,6 +22,7 @@ from crawler_lifecycle.features.packages.adapters.packing import pack
 from crawler_lifecycle.features.packages.gateway import upkeep
 from crawler_lifecycle.features.packages.gateway.upkeep import PackageUpkeep
 from crawler_lifecycle.features.packages.ports import Inspection
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.runner.package import ZIP_MAX
 from crawler_lifecycle.store.runs.tables import run_history
@@ -77,6 +78,20 @@ def test_versions_are_deployed_used_and_deleted(client: TestClient, tmp_path: Pa
     assert ok(client.delete("/v1/packages/shop")) == {"package": "shop", "versions": 1}
     for gone in (client.get("/v1/packages/shop"), client.delete("/v1/packages/shop")):
         assert ok(gone, 404)["code"] == "package_not_found"
+
+
+def test_a_version_that_a_schedule_names_is_deleted_only_by_force(
+    harness: Harness, client: TestClient, tmp_path: Path
+) -> None:
+    for version in ("v1", "v2"):
+        ok(put(client, version, zipped(tmp_path / "a", version)), 201)
+    spec = ScheduleSpec(run={"crawler": "bookshop", "version": "v1"}, every_s=60)
+    harness.store.schedules.put("nightly", spec.document(), None)
+    for path in ("/v1/packages/shop/versions/v1", "/v1/packages/shop"):
+        refused = ok(client.delete(path), 409)
+        assert "named by schedule nightly; change or end them first" in refused["detail"]
+    ok(client.delete("/v1/packages/shop/versions/v1", params={"force": "true"}))
+    ok(client.delete("/v1/packages/shop"))
 
 
 def test_the_spiders_of_the_current_version_are_crawlers(

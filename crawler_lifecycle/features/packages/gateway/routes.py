@@ -153,17 +153,25 @@ def add_packages(app: FastAPI, gateway: Gateway) -> None:
         return _told(change.version, told, change.fresh)
 
     @app.delete("/v1/packages/{package}/versions/{version}")
-    def delete_package_version(package: _Name, version: _Version) -> ChangedVersion:
-        """Delete a version. Runs that use it keep their code."""
-        found = packages.delete_version(package, version, caller_name())
+    def delete_package_version(
+        package: _Name, version: _Version, force: bool = False
+    ) -> ChangedVersion:
+        """Delete a version. Runs that use it keep their code.
+
+        One that a schedule, an open manager or an open graph names is deleted only with `force`.
+        """
+        found = packages.delete_version(package, version, caller_name(), force=force)
         if found is None:
             raise _no_version(package, version)
         return _told(found, "It is deleted.", True)
 
     @app.delete("/v1/packages/{package}")
-    def delete_package(package: _Name) -> DeletedPackage:
-        """Delete a package with all its versions. Runs that use them keep their code."""
-        versions = packages.delete_package(package, caller_name())
+    def delete_package(package: _Name, force: bool = False) -> DeletedPackage:
+        """Delete a package with all its versions. Runs that use them keep their code.
+
+        If a schedule, an open manager or an open graph names one, it is deleted only with `force`.
+        """
+        versions = packages.delete_package(package, caller_name(), force=force)
         if not versions:
             raise _no_package(package)
         present_call().about.append(("package", package, "deleted", True))

@@ -17,11 +17,14 @@ from ..domain.canary import CanarySettings, CanaryState
 from ..domain.version import VERSIONS_MAX, PackageVersion, Spider
 from .canaries import cancel_canary, start_canary
 from .canary_table import canary
+from .needs import who_names
 from .rows import LISTED, follow, select_versions, version_of, version_row
 from .tables import package, package_version
 
 _p = package.c
 _v = package_version.c
+#: The number of those who name a version that an error lists.
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +148,12 @@ class PackageStore(StorePart):
         return self._db.inserting(f"entries of package {name!r}", write)
 
     def delete_version(
-        self, name: str, version: str, by: str | None = None
+        self, name: str, version: str, by: str | None = None, *, force: bool = False
     ) -> PackageVersion | None:
         """Delete a version; ``None`` if there is none. With the last one, the package is deleted.
 
-        Raises ``NotInThisState`` for the current version of a package that has others.
+        Raises ``NotInThisState`` for the current version of a package that has others and, unless
+        ``force`` is true, for one that something names for later runs.
         """
         with self._db.writing() as conn:
             _locked(conn, name)
@@ -163,6 +167,8 @@ class PackageStore(StorePart):
                     f"version: {version!r} is the current one of package {name!r}; make another "
                     "one current first"
                 )
+            if not force:
+                _check_unneeded(conn, name, [version])
             now = self._clock()
             cancel_canary(conn, name, by, now, "its version was deleted", version)
             this = (_v.package == name, _v.version == version)
@@ -172,18 +178,24 @@ class PackageStore(StorePart):
                 follow(conn, name, by, now)
             return found
 
-    def delete_package(self, name: str, by: str | None = None) -> int:
-        """Delete a package with all versions, and return how many it had."""
+    def delete_package(self, name: str, by: str | None = None, *, force: bool = False) -> int:
+        """Delete a package with all versions, and return how many it had.
+
+        Raises ``NotInThisState`` as ``delete_version`` does.
+        """
         with self._db.writing() as conn:
             _locked(conn, name)
             if version_of(conn, name) is None:
                 return 0
+            if not force:
+                versions = conn.execute(select(_v.version).where(_v.package == name)).scalars()
+                _check_unneeded(conn, name, versions.all())
             now = self._clock()
             cancel_canary(conn, name, by, now, "the package was deleted")
-            versions = conn.execute(delete(package_version).where(_v.package == name)).rowcount
+            count = conn.execute(delete(package_version).where(_v.package == name)).rowcount
             conn.execute(delete(package).where(_p.name == name))
             follow(conn, name, by, now)
-            return versions
+            return count
 
     def list_packages(self, offset: int, limit: int) -> list[PackageVersion]:
         """Return the current versions of packages, by name."""
@@ -216,3 +228,14 @@ def _locked(conn: Connection, name: str) -> Mapping[Any, Any] | None:
     """Return the row of a package, of whichever project, and lock it."""
     query = select(package).where(_p.name == name).with_for_update()
     return conn.execute(query).mappings().one_or_none()
+
+
+def _check_unneeded(conn: Connection, name: str, versions: Sequence[str]) -> None:
+    needed_by = who_names(conn, name, versions)
+    if needed_by:
+        what = f"version {versions[0]!r}" if len(versions) == 1 else "a version"
+        more = f" and {len(needed_by) - _SHOWN} more" if len(needed_by) > _SHOWN else ""
+        raise NotInThisState(
+            f"{what} of package {name!r} is named by {', '.join(needed_by[:_SHOWN])}{more}; change "
+            "or end them first, or delete it with force"
+        )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from itertools import chain
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import delete, func, select
 
-from crawler_lifecycle.features.schedules.store.tables import schedule
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_code, run_history
 
+from ..domain.canary import CanaryState
+from .canary_table import canary
+from .needs import executing, named_versions
 from .tables import package, package_version
 
 _p = package.c
@@ -21,8 +22,9 @@ _v = package_version.c
 class PruningStore(StorePart):
     """Removes versions, and knows which code is needed.
 
-    Needed are the current version of a package, the newest ones, those that an open run executes
-    and those that a schedule names. What a schedule names is kept in all packages.
+    Needed are the current version of a package, the newest ones, those of its open canary, those
+    that an open run executes, and those that a schedule, an open manager or an open graph names.
+    What these name is kept in all packages.
     """
 
     def prune(self, keep: int) -> list[tuple[str, str]]:
@@ -33,7 +35,7 @@ class PruningStore(StorePart):
         many = select(_v.package).group_by(_v.package).having(func.count() > keep)
         with self._db.reading() as conn:
             names = sorted(conn.execute(many).scalars())
-            named = _named_by_schedules(conn) if names else set()
+            named = {found.version for found in named_versions(conn)} if names else set()
         return [(name, version) for name in names for version in self._prune(name, keep, named)]
 
     def _prune(self, name: str, keep: int, named: Collection[str]) -> list[str]:
@@ -42,14 +44,13 @@ class PruningStore(StorePart):
             current = conn.execute(lock).scalar_one_or_none()
             query = select(_v.version, _v.digest).where(_v.package == name)
             versions = conn.execute(query.order_by(_v.version_id.desc())).all()
-            executing = _executing(conn, {row.digest for row in versions[keep:]})
-            gone = [
-                row.version
-                for row in versions[keep:]
-                if row.version != current
-                and row.version not in named
-                and row.digest not in executing
-            ]
+            c = canary.c
+            tried = select(c.old_version, c.new_version)
+            tried = tried.where(c.holder == name, c.state == CanaryState.OPEN)
+            kept = {current, *named, *chain(*conn.execute(tried))}
+            old = {row.version: row.digest for row in versions[keep:] if row.version not in kept}
+            needed = executing(conn, old.values())
+            gone = [version for version, digest in old.items() if digest not in needed]
             if gone:
                 this = (_v.package == name, _v.version.in_(gone))
                 conn.execute(delete(package_version).where(*this))
@@ -60,23 +61,4 @@ class PruningStore(StorePart):
         with self._db.reading() as conn:
             query = select(_v.digest).distinct()
             known = {row["digest"] for row in rows_in(conn, query, _v.digest, digests)}
-            return known | _executing(conn, digests)
-
-
-def _executing(conn: Connection, digests: Collection[str]) -> set[str]:
-    """Return those of these digests that open runs execute."""
-    c = run_code.c
-    joined = run_code.join(run_history, run_history.c.run_id == c.run_id)
-    query = select(c.code_digest).distinct().select_from(joined)
-    query = query.where(run_history.c.status.in_(LIVE_RUNS))
-    return {row["code_digest"] for row in rows_in(conn, query, c.code_digest, digests)}
-
-
-def _named_by_schedules(conn: Connection) -> set[str]:
-    query = select(schedule.c.definition).where(schedule.c.deleted_at.is_(None))
-    found: set[Any] = set()
-    for definition in conn.execute(query).scalars():
-        run = definition.get("run")
-        if isinstance(run, dict) and run.get("version"):
-            found.add(run["version"])
-    return found
+            return known | executing(conn, digests)
