@@ -48,6 +48,10 @@ class Feature:
     """The function that chooses the version and the digest of a run's code, from the connection and
     the number of a canary.
     """
+    check_resume: str = ""
+    """The function that raises ``NotInThisState`` if an ended run cannot execute its code again,
+    from the connection, the row of the run and its changed request.
+    """
     routes: tuple[str, ...] = ()
     """Functions that add routes of the API. Like those in ``pages`` and ``middleware``, they take
     the app and the gateway.

@@ -10,6 +10,7 @@ PACKAGES = Feature(
     tables=("store.tables", "store.canary_table"),
     subject="store.tables:package.c.name",
     choose="store.canaries:choose",
+    check_resume="store.needs:check_resume",
     verbs={"deploy": ("cli:deploy", "Deploy the code of a project as a version of a package.")},
     nouns=(
         VerbGroup(

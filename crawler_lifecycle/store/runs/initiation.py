@@ -247,7 +247,8 @@ class InitiationStore(RunPart):
         If ``repair`` is true, the owner replaces a lost workflow. Tasks that ended under the lost
         workflow are not queued again, and a run that has ended meanwhile is not claimed
         (``NotInThisState``). Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``,
-        ``InvalidRequest``, and ``Fenced`` for a former owner that has lost the run.
+        ``InvalidRequest``, ``NotInThisState`` if the run's code was deleted, and ``Fenced`` for a
+        former owner that has lost the run.
         """
         if request.run_id is None:
             raise InvalidRequest("run_id: it is missing; give the number of the run to claim")
@@ -325,8 +326,8 @@ class InitiationStore(RunPart):
 
         ``attempt`` is the attempt that the caller has read; its workflow must be closed. If the run
         has been resumed since then, nothing changes. Raises ``RunNotFound`` and
-        ``AlreadyCompleted``. Raises ``NotInThisState`` for a rerun if the run was resumed without
-        rerun and is not claimed yet.
+        ``AlreadyCompleted``. Raises ``NotInThisState`` if the run's code was deleted, and for a
+        rerun if the run was resumed without rerun and is not claimed yet.
         """
         assert request.run_id is not None
         with self._unit(request.run_id) as unit:
@@ -415,6 +416,13 @@ def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
     return {"request": stored, "requested_by": stored["requested_by"]}
 
 
+def _check_code(unit: Unit, request: Mapping[str, Any]) -> None:
+    """Raise ``NotInThisState`` if an ended run cannot execute its code again."""
+    for feature in FEATURES:
+        if feature.check_resume:
+            feature.load(feature.check_resume)(unit.conn, unit.run, request)
+
+
 def _next_attempt(
     unit: Unit,
     request: RunRequest,
@@ -458,6 +466,7 @@ def _next_attempt(
         "last_progress_at": unit.now if run["last_progress_at"] else None,
     }
     if before.terminal:
+        _check_code(unit, values["request"])
         fresh = ("stop_acted_at", "outcome", "ended_by", "cause", "lacks", "fields", "ended_at")
         values |= {
             **NO_STOP,

@@ -12,6 +12,7 @@ from sqlalchemy import update
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.features.catalogue.store.entries import sync_package
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
 from crawler_lifecycle.features.managers.domain.manager import Job, Page, SourceItem
@@ -23,7 +24,7 @@ from crawler_lifecycle.features.packages.store.canary_table import canary
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from tests.contracts.store.graphing import Graphed, manager
-from tests.contracts.store.harness import Harness
+from tests.contracts.store.harness import OTHER, Harness
 from tests.contracts.store.managing import NEW, Managed
 
 
@@ -295,3 +296,55 @@ def test_a_version_that_an_open_run_executes_is_deleted_and_its_code_stays(
     assert store.package_pruning.needed(known) == {digest(1), digest(2)}
     harness.finish(fence)
     assert store.package_pruning.needed(known) == {digest(2)}
+
+
+@pytest.mark.parametrize("path", ["gateway", "workflow"])
+@pytest.mark.parametrize("stored", [True, False], ids=["of the database", "of the file"])
+def test_an_ended_run_whose_version_was_deleted_is_not_resumed(
+    harness: Harness, path: str, stored: bool
+) -> None:
+    initiation = harness.store.initiation
+    packages = harness.store.packages
+    if stored:
+        harness.store.entries.set_entry("books", {"name": "books", "package": "shop"}, None)
+        harness.store.entries.delete_entry("books")
+    for n in (1, 2):
+        add(harness, n)
+    fence = harness.executing("r", crawler="books", code=digest(1), version="v1")
+    packages.delete_version("shop", "v1")
+    harness.finish(fence)
+    before = harness.row(fence)
+
+    def resume(request: RunRequest) -> None:
+        if path == "gateway":
+            initiation.resume_run(request, "crawl/books/r", before.attempt)
+        else:
+            initiation.claim_run(request, OTHER, lambda _: False)
+
+    again = RunRequest(run_id=fence.run_id, rerun=True)
+    package = "package 'shop'" if stored else "the package of crawler 'books'"
+    with pytest.raises(NotInThisState) as refused:
+        resume(again)
+    assert str(refused.value) == (
+        f"run {fence.run_id} executes version 'v1' of {package}, which was deleted; deploy this "
+        "version again, or resume the run with another one (crawlctl resume "
+        f"{fence.run_id} --version newest)"
+    )
+    assert harness.row(fence) == before, "nothing changed"
+    packages.add_version(NewVersion("shop", "v1-again", digest(1)))
+    resume(again)
+    assert harness.row(fence).attempt == 2
+
+
+def test_an_ended_run_is_resumed_with_another_version_than_the_deleted_one(
+    harness: Harness,
+) -> None:
+    for n in (1, 2):
+        add(harness, n)
+    fence = harness.executing("r", code=digest(1), version="v1")
+    harness.finish(fence)
+    harness.store.packages.delete_version("shop", "v1")
+    other = RunRequest(run_id=fence.run_id, rerun=True, version="v2", code=digest(2))
+    harness.store.initiation.resume_run(other, "crawl/r", 1)
+    request = harness.store.runs.request_of(fence.run_id)
+    assert (request.version, request.code) == ("v2", digest(2))

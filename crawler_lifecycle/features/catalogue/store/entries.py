@@ -199,6 +199,15 @@ def documents_of(conn: Connection, names: Collection[str]) -> dict[str, Mapping[
     return {row["name"]: row["document"] for row in rows_in(conn, _entries(), _e.name, names)}
 
 
+def newest_document(conn: Connection, name: str) -> Mapping[str, Any] | None:
+    """Return the document of an entry's newest version, even if the entry was deleted, of whichever
+    project.
+    """
+    query = select(_c.document).where(_c.name == name).order_by(_c.number.desc()).limit(1)
+    found: Mapping[str, Any] | None = conn.execute(query).scalar_one_or_none()
+    return found
+
+
 def _add_version(
     conn: Connection, name: str, number: int, document: Mapping[str, Any], change: EntryChange
 ) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from sqlalchemy import Connection, select
 
-from crawler_lifecycle.features.catalogue.store.entries import documents_of
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.features.catalogue.store.entries import documents_of, newest_document
 from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.features.graphs.store.tables import graph, graph_step
 from crawler_lifecycle.features.managers.domain.manager import JobState
 from crawler_lifecycle.features.managers.store.tables import manager, manager_item
 from crawler_lifecycle.features.schedules.store.tables import schedule
 from crawler_lifecycle.store.base.bulk import rows_in
-from crawler_lifecycle.store.base.rows import seen
+from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_code, run_history
 
 from ..domain.needs import NamedVersion, named_in
+from .tables import package_version
 
 _LEFT_STEPS = [state for state in StepState if not state.final]
 _LEFT_JOBS = [state for state in JobState if state not in (JobState.ENDED, JobState.SKIPPED)]
@@ -84,3 +87,27 @@ def executing(conn: Connection, digests: Collection[str]) -> set[str]:
     query = select(c.code_digest).distinct().select_from(joined)
     query = query.where(run_history.c.status.in_(LIVE_RUNS))
     return {row["code_digest"] for row in rows_in(conn, query, c.code_digest, digests)}
+
+
+def known(conn: Connection, digests: Collection[str]) -> set[str]:
+    """Return those of these digests whose code is kept: a version has it, or an open run executes
+    it.
+    """
+    c = package_version.c
+    rows = rows_in(conn, select(c.digest).distinct(), c.digest, digests)
+    return {row["digest"] for row in rows} | executing(conn, digests)
+
+
+def check_resume(conn: Connection, run: Row, request: Mapping[str, Any]) -> None:
+    """Raise ``NotInThisState`` if the code that an ended run would execute again was deleted."""
+    digest = request.get("code")
+    if digest is None or known(conn, [digest]):
+        return
+    entry = newest_document(conn, run["crawler"]) or {}
+    of_crawler = f"the package of crawler {run['crawler']!r}"
+    package = f"package {entry['package']!r}" if entry.get("package") else of_crawler
+    raise NotInThisState(
+        f"run {run['run_id']} executes version {request.get('version')!r} of {package}, which was "
+        "deleted; deploy this version again, or resume the run with another one (crawlctl resume "
+        f"{run['run_id']} --version newest)"
+    )

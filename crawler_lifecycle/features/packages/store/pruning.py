@@ -7,12 +7,11 @@ from itertools import chain
 
 from sqlalchemy import delete, func, select
 
-from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.unit import StorePart
 
 from ..domain.canary import CanaryState
 from .canary_table import canary
-from .needs import executing, named_versions
+from .needs import executing, known, named_versions
 from .tables import package, package_version
 
 _p = package.c
@@ -59,6 +58,4 @@ class PruningStore(StorePart):
     def needed(self, digests: Collection[str]) -> set[str]:
         """Return those of these digests that a version has, or an open run executes."""
         with self._db.reading() as conn:
-            query = select(_v.digest).distinct()
-            known = {row["digest"] for row in rows_in(conn, query, _v.digest, digests)}
-            return known | executing(conn, digests)
+            return known(conn, digests)
