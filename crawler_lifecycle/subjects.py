@@ -1298,6 +1298,7 @@ CANARY = Subject(
     columns=(
         Column("Canary", of("canary_id"), right=True),
         Column("Package", of("package")),
+        Column("Crawler", of("crawler")),
         Column("New", of("new_version")),
         Column("Old", of("old_version")),
         Column("State", lambda row: Word(row["state"], bad=row["state"] == "rejected")),
@@ -1310,6 +1311,7 @@ CANARY = Subject(
     facts=(
         ("canary", of("canary_id")),
         ("package", of("package")),
+        ("crawler", of("crawler")),
         ("new", of("new_version")),
         ("old", of("old_version")),
         ("state", of("state")),

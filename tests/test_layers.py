@@ -30,13 +30,14 @@ OWN_LAYER = ("user_code",)
 
 #: Which features a feature may import.
 BETWEEN: dict[str, set[str]] = {
-    "catalogue": {"schedules", "sites", "webhooks"},
+    "canaries": set(),
+    "catalogue": {"canaries", "schedules", "sites", "webhooks"},
     "managers": set(),
     "graphs": {"managers"},
     "schedules": {"managers", "graphs"},
     "webhooks": set(),
     "incidents": set(),
-    "packages": {"catalogue", "schedules", "managers", "graphs"},
+    "packages": {"canaries", "catalogue", "schedules", "managers", "graphs"},
     "sites": set(),
     "user_code": {"managers", "graphs"},
     "scrapyd": {"packages"},

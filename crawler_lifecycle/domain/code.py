@@ -92,8 +92,10 @@ class CodeVersions(Protocol):
         Raises ``InvalidRequest``, which names the newest versions, if there is none.
         """
 
-    def open_canary(self, package: str) -> int | None:
-        """Return the number of the package's canary, if one is open."""
+    def open_canary(self, name: str, *, of_entry: bool = False) -> int | None:
+        """Return the number of the canary of a package or of an entry of the database, if one is
+        open.
+        """
 
     def check_entry(self, name: str, version: str) -> None:
         """Raise ``InvalidRequest``, which names the newest versions, unless an entry of the

@@ -2,6 +2,7 @@
 registration.
 """
 
+from .canaries.feature import CANARIES
 from .catalogue.feature import CATALOGUE
 from .graphs.feature import GRAPHS
 from .incidents.feature import INCIDENTS
@@ -23,6 +24,7 @@ FEATURES = (
     WEBHOOKS,
     INCIDENTS,
     SITES,
+    CANARIES,
     CATALOGUE,
     PACKAGES,
     USER_CODE,

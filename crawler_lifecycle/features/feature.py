@@ -45,8 +45,8 @@ class Feature:
     cap: str = ""
     """Its ``Cap``, which limits how many tasks of a run may start."""
     choose: str = ""
-    """The function that chooses the version and the digest of a run's code, from the connection and
-    the number of a canary.
+    """The function that chooses the version of a run, and the digest of its package if it has one,
+    from the connection and the number of a canary.
     """
     check_resume: str = ""
     """The function that raises ``NotInThisState`` if an ended run cannot execute its code again,

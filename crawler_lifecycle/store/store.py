@@ -143,7 +143,7 @@ class Store:
     @property
     def versions(self) -> PackageVersions:
         """The versions of code that runs can execute."""
-        return PackageVersions(self.packages, self.entries)
+        return PackageVersions(self.packages, self.canaries, self.entries)
 
     @classmethod
     def over(

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.coverage import Coverage
-from crawler_lifecycle.features.packages.domain.canary import GIVEN_MAX, Judge, gets_new
-from crawler_lifecycle.features.packages.domain.judge import (
+from crawler_lifecycle.features.canaries.domain.canary import GIVEN_MAX, Judge, gets_new
+from crawler_lifecycle.features.canaries.domain.judge import (
     FAULTS_MAX,
     ComparedRun,
     faults,

@@ -32,10 +32,10 @@ from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Phase
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings, CanaryState
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, Page, SourceItem
 from crawler_lifecycle.features.managers.ports import NewManager, UserCodeRow
-from crawler_lifecycle.features.packages.domain.canary import CanarySettings, CanaryState
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef

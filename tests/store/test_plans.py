@@ -39,12 +39,12 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.features import INCIDENT_KINDS
+from crawler_lifecycle.features.canaries.domain.canary import CanaryState
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepKind, StepState
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, JobState
 from crawler_lifecycle.features.managers.ports import UserCodeRow
-from crawler_lifecycle.features.packages.domain.canary import CanaryState
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
@@ -853,7 +853,8 @@ def deploying(store: Store) -> None:
             store.packages.list_packages(400, 100)
             store.packages.versions("package-7")
             store.packages.find_version("package-7")
-            store.packages.open_canary("package-7")
+            store.canaries.open_canary("package-7")
+            store.canaries.open_canary("entry-7", of_entry=True)
     new = NewVersion("package-7", "new", "sha256:7", 1, 1, spiders=[{"name": "new", "args": {}}])
     store.packages.check_version(new)
     store.packages.add_version(new)

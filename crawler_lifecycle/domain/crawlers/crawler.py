@@ -405,10 +405,11 @@ def pinned(request: RunRequest, crawler: CrawlerDefinition, versions: CodeVersio
         return replace(request, version=code.version, code=code.digest, canary=canary)
     if crawler.number is not None:
         wanted = request.version
+        canary = versions.open_canary(crawler.name, of_entry=True) if wanted is None else None
         if wanted is None or wanted == NEWEST:
             wanted = str(crawler.number)
         versions.check_entry(crawler.name, wanted)
-        return replace(request, version=wanted)
+        return replace(request, version=wanted, canary=canary)
     if request.version is not None:
         raise refusal(
             "version",

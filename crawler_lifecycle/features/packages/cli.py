@@ -17,12 +17,12 @@ from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, Limit, Project, Reason
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.names import CRAWLER_NAME
+from crawler_lifecycle.features.canaries.domain.canary import CanaryState, Judge
 from crawler_lifecycle.runner.package import BadPackage, Package
 from crawler_lifecycle.subjects import CANARY, PACKAGE, PACKAGE_VERSIONS, Document
 
 from .adapters.eggs import repack
 from .adapters.packing import pack
-from .domain.canary import CanaryState, Judge
 
 _SUFFIXES = (".egg", ".whl", ".zip")
 _GIT_S = 10.0
@@ -168,6 +168,7 @@ def delete(package: _Package, version: str | None = None, /, *, force: bool = Fa
 def list_canaries(
     *,
     package: str | None = None,
+    crawler: str | None = None,
     state: CanaryState | None = None,
     project: Project = None,
     limit: Limit = 50,
@@ -178,11 +179,13 @@ def list_canaries(
     ----------
     package
         only those of this package
+    crawler
+        only those of this crawler, which has versions of its own
     state
         only those in this state
     """
     empty = "no canaries; next: crawlctl deploy --canary 0.1"
-    wanted = {"package": package, "state": state, "project": project}
+    wanted = {"package": package, "crawler": crawler, "state": state, "project": project}
     show_list("/v1/canaries", CANARY.columns, key="canary_id", empty=empty, limit=limit, **wanted)
 
 

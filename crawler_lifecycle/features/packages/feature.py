@@ -7,9 +7,8 @@ from crawler_lifecycle.features.feature import Feature, VerbGroup
 
 PACKAGES = Feature(
     "packages",
-    tables=("store.tables", "store.canary_table"),
+    tables=("store.tables",),
     subject="store.tables:package.c.name",
-    choose="store.canaries:choose",
     check_resume="store.needs:check_resume",
     verbs={"deploy": ("cli:deploy", "Deploy the code of a project as a version of a package.")},
     nouns=(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import TooManyOpen
+from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryState
+from crawler_lifecycle.features.canaries.domain.judge import judgement
 from crawler_lifecycle.store.store import Store
 
-from .domain.canary import CanaryRow, CanaryState
-from .domain.judge import judgement
 from .store.canaries import JUDGE
 
 #: Seconds between two rounds.

@@ -36,9 +36,9 @@ from sqlalchemy import (
 from crawler_lifecycle.domain.bounds import COUNT_MAX, FIRST_YEAR, LAST_YEAR
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.features.canaries.domain.canary import CanaryState
 from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
 from crawler_lifecycle.features.managers.domain.manager import JobState
-from crawler_lifecycle.features.packages.domain.canary import CanaryState
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.store.columns import UtcTime

@@ -10,20 +10,21 @@ import pytest
 from sqlalchemy import update
 
 from crawler_lifecycle.domain.coverage import Coverage
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, pinned
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.errors import NotInThisState, TooManyOpen
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, TooManyOpen
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.features.catalogue.store.entries import sync_package
-from crawler_lifecycle.features.packages.domain.canary import (
+from crawler_lifecycle.features.canaries.domain.canary import (
     CanaryRow,
     CanarySettings,
     CanaryState,
 )
+from crawler_lifecycle.features.canaries.store.tables import canary
+from crawler_lifecycle.features.catalogue.store.entries import sync_package
 from crawler_lifecycle.features.packages.gateway.canaries import conditions
 from crawler_lifecycle.features.packages.store import rows
-from crawler_lifecycle.features.packages.store.canary_table import canary
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.packages.worker import CanaryKeeper
 from crawler_lifecycle.ports.runs import Fence
@@ -113,7 +114,7 @@ def test_a_broken_selector_reaches_a_tenth_of_the_runs_and_goes_back(shop: Harne
         used.append(version)
         if version == "2":
             tried.append(str(fence.run_id))
-        if store.packages.open_canary("shop") is not None:
+        if store.canaries.open_canary("shop") is not None:
             finish(shop, fence, price=0.0 if version == "2" else 0.98)
             keeper.once()
     assert used[0] == "2", "the first one at once"
@@ -267,3 +268,143 @@ def test_people_end_it_and_a_second_end_changes_nothing(shop: Harness) -> None:
 def test_the_first_version_of_a_package_has_no_canary(harness: Harness) -> None:
     deploy(harness.store, "1", TENTH)
     assert (current(harness.store), harness.store.canaries.list_canaries()) == ("1", [])
+
+
+PRESS = {"name": "press", "image": "registry/press:1"}
+
+
+def set_press(store: Store, image: str, canary: CanarySettings | None = None) -> bool:
+    document = {**PRESS, "image": f"registry/press:{image}"}
+    return store.entries.set_entry("press", document, "ann", canary=canary)[1]
+
+
+def in_use(store: Store) -> str:
+    entry = store.entries.get_entry("press")
+    assert entry is not None
+    return str(entry.number)
+
+
+def begin_press(harness: Harness, name: str) -> tuple[Fence, str]:
+    """A start that names no version; the run and its version."""
+    store = harness.store
+    found = replace(CrawlerDefinition("press", image="registry/press"), number=int(in_use(store)))
+    request = pinned(RunRequest(crawler="press"), found, store.versions)
+    fields = {"version": request.version, "canary": request.canary}
+    fence = harness.deployed(name, crawler="press", **fields)
+    version = store.runs.request_of(fence.run_id).version
+    assert version is not None
+    return fence, version
+
+
+@pytest.fixture
+def press(harness: Harness) -> Harness:
+    """An entry with one version and five runs of it."""
+    assert set_press(harness.store, "1")
+    for n in range(5):
+        fence, version = begin_press(harness, f"old-{n}")
+        assert version == "1"
+        finish(harness, fence)
+    return harness
+
+
+def test_a_broken_image_of_an_entry_reaches_a_tenth_of_the_runs_and_goes_back(
+    press: Harness,
+) -> None:
+    store = press.store
+    deploy(store, "1", package="press")  # a package with the same name changes nothing
+    assert set_press(store, "2", TENTH)
+    assert not set_press(store, "2", TENTH), "a repeat"
+    keeper = CanaryKeeper(store)
+    used = []
+    tried = []
+    for n in range(100):
+        fence, version = begin_press(press, f"run-{n}")
+        used.append(version)
+        if version == "2":
+            tried.append(str(fence.run_id))
+        if store.canaries.open_canary("press", of_entry=True) is not None:
+            finish(press, fence, price=0.0 if version == "2" else 0.98)
+            keeper.once()
+    assert used[0] == "2", "the first one at once"
+    row = only(store)
+    assert (used.count("2"), row.given, row.asked, row.state) == (2, 2, 11, "rejected")
+    assert (row.package, row.crawler, in_use(store)) == (None, "press", "1")
+    [(type, said)] = events(store)
+    assert (type, said) == (
+        "canary.rejected",
+        "press 2 went back to 1: press: price: 0 % of 100 items have it, the usual share is 98 % "
+        f"(median of 10 runs), expected at least 69 % (runs {', '.join(tried)})",
+    )
+    [found] = conditions(store, press.clock.now)
+    assert (found.kind, found.subject, found.cause) == ("canary_rejected", "crawlers/press", said)
+    assert set_press(store, "3")
+    assert list(conditions(store, press.clock.now)) == []
+    assert in_use(store) == "3"
+
+
+def test_a_good_version_of_an_entry_comes_into_use(press: Harness) -> None:
+    store = press.store
+    set_press(store, "2", CanarySettings(0.5))
+    keeper = CanaryKeeper(store)
+    for n in range(5):
+        assert in_use(store) == "1"
+        finish(press, begin_press(press, f"run-{n}")[0])
+        keeper.once()
+    assert (in_use(store), only(store).state) == ("2", "accepted")
+    assert events(store) == [("canary.accepted", "press 2 replaced 1: 0 of 3 runs were bad")]
+    [event] = [one for one in store.events.events_after(0, 5000) if one.type == "canary.accepted"]
+    assert (event.subject, event.body["crawler"]) == ("crawlers/press", "press")
+    assert event.body["package"] is None
+
+
+def test_a_change_a_choice_or_a_deletion_of_the_entry_cancels_it(press: Harness) -> None:
+    store = press.store
+    deploy(store, "1", package="press")
+    deploy(store, "2", TENTH, package="press")
+    set_press(store, "2", TENTH)
+    set_press(store, "3", TENTH)
+    newest, before = store.canaries.list_canaries(crawler="press")
+    assert (before.state, before.result) == ("cancelled", "version 3 was set")
+    assert (newest.old_version, newest.new_version, newest.state) == ("1", "3", "open")
+    store.entries.use_entry("press", 1, "bob")
+    [newest, *_] = store.canaries.list_canaries(crawler="press")
+    assert (newest.state, newest.ended_by, newest.result) == (
+        "cancelled",
+        "bob",
+        "version 1 was chosen",
+    )
+    set_press(store, "4", TENTH)
+    store.entries.delete_entry("press")
+    assert store.canaries.list_canaries(crawler="press")[0].state == "cancelled"
+    [of_package] = store.canaries.list_canaries(package="press")
+    assert of_package.state == "open", "the package has a canary of its own"
+    assert events(store) == []
+
+
+def test_people_end_the_canary_of_an_entry(press: Harness) -> None:
+    store = press.store
+    set_press(store, "2", TENTH)
+    accepted = store.canaries.end_canary(
+        only(store).canary_id, CanaryState.ACCEPTED, "ann", "it is fine"
+    )
+    assert (accepted.state, in_use(store)) == ("accepted", "2")
+    set_press(store, "3", TENTH)
+    store.canaries.end_canary(only(store).canary_id, CanaryState.REJECTED, "ann", "no")
+    assert in_use(store) == "2"
+    assert list(conditions(store, press.clock.now)) == [], "she knows"
+
+
+def test_an_entry_that_names_a_package_has_no_canary_of_its_own(harness: Harness) -> None:
+    entries = harness.store.entries
+    packaged = {"name": "press", "package": "press"}
+    set_press(harness.store, "1")
+    with pytest.raises(InvalidRequest, match="runs of crawler 'press' execute package 'press'"):
+        entries.set_entry("press", packaged, None, canary=TENTH)
+    entries.set_entry("press", packaged, None)
+    with pytest.raises(InvalidRequest, match=r"canary: 0\.1 is not allowed"):
+        set_press(harness.store, "2", TENTH)
+
+
+def test_the_first_version_of_an_entry_has_no_canary(harness: Harness) -> None:
+    assert set_press(harness.store, "1", TENTH)
+    assert (in_use(harness.store), harness.store.canaries.list_canaries()) == ("1", [])

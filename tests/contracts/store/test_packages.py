@@ -13,14 +13,14 @@ from sqlalchemy import update
 from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings, CanaryState
+from crawler_lifecycle.features.canaries.store.tables import canary
 from crawler_lifecycle.features.catalogue.store.entries import sync_package
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec
 from crawler_lifecycle.features.managers.domain.manager import Job, Page, SourceItem
 from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.features.packages.domain import version
-from crawler_lifecycle.features.packages.domain.canary import CanarySettings, CanaryState
 from crawler_lifecycle.features.packages.store import packages, rows
-from crawler_lifecycle.features.packages.store.canary_table import canary
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from tests.contracts.store.graphing import Graphed, manager

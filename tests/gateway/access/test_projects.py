@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.projects import limited, only
 from crawler_lifecycle.domain.quotas import Quotas
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.features.packages.domain.canary import CanarySettings
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.sites.store.entries import lock_sites
 from crawler_lifecycle.features.sites.store.tables import run_site

@@ -62,6 +62,32 @@ def test_a_changed_entry_holds_for_the_next_run(client: TestClient, harness: Har
         assert ok(answer, 404)["code"] == "crawler_not_found"
 
 
+def test_a_changed_entry_is_tried_by_a_share_of_its_runs(
+    client: TestClient, harness: Harness
+) -> None:
+    ok(put(client, SHOP))
+    changed = {**SHOP, "image": "registry/shop:2"}
+    tried = ok(put(client, changed, canary=0.5, canary_runs=2, judge=["items"]))
+    assert (tried["number"], tried["changed"]) == (1, True)
+    assert tried["note"] == "50 % of the runs try the new version."
+    again = ok(put(client, changed, canary=0.5))
+    assert (again["changed"], again["note"]) == (False, "Nothing changed.")
+    assert [version_started(client, harness) for _ in range(4)] == ["2", "1", "2", "1"]
+    assert version_started(client, harness, version="newest") == "1"
+    [row] = ok(client.get("/v1/canaries", params={"crawler": "bookshop"}))["canaries"]
+    assert (row["package"], row["crawler"], row["given"], row["asked"]) == (None, "bookshop", 2, 4)
+    assert (row["runs"], row["judge"]) == (2, ["items"])
+    assert ok(client.get("/v1/canaries", params={"package": "bookshop"}))["canaries"] == []
+    ended = ok(client.post(f"/v1/canaries/{row['canary_id']}/accept"))
+    assert ended["state"] == "accepted"
+    assert ok(client.get("/v1/crawlers/bookshop"))["number"] == 2
+    assert version_started(client, harness) == "2"
+    first = ok(put(client, SHOP, "toys", canary=0.5))
+    assert (first["number"], first["note"]) == (1, "version 1"), "there is no other version"
+    for wrong in ({"canary": 0.6}, {"canary": 0.1, "canary_runs": 0}, {"judge": ["luck"]}):
+        assert [*wrong][-1] in ok(put(client, SHOP, **wrong), 422)["errors"][0]["field"]
+
+
 @pytest.mark.parametrize(
     ("entry", "words"),
     [

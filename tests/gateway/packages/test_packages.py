@@ -94,6 +94,25 @@ def test_a_version_that_a_schedule_names_is_deleted_only_by_force(
     ok(client.delete("/v1/packages/shop"))
 
 
+def test_a_run_whose_version_was_deleted_is_not_resumed(
+    harness: Harness, client: TestClient, tmp_path: Path
+) -> None:
+    crawler = {"name": "books", "kind": "command", "command": ["true"], "package": "shop"}
+    harness.store.entries.set_entry("books", crawler, None)
+    for version in ("v1", "v2"):
+        ok(put(client, version, zipped(tmp_path / "a", version)), 201)
+    body = {"crawler": "books", "version": "v1"}
+    run_id = int(ok(client.post("/v1/runs", json=body), 202)["run_id"])
+    harness.claim(run_id)
+    harness.end(run_id)
+    ok(client.delete("/v1/packages/shop/versions/v1"))
+    refused = ok(client.post(f"/v1/runs/{run_id}/resume", json={}), 409)
+    assert "executes version 'v1' of package 'shop', which was deleted" in refused["detail"]
+    assert f"crawlctl resume {run_id} --version newest" in refused["detail"]
+    again = {"version": "newest"}
+    assert ok(client.post(f"/v1/runs/{run_id}/resume", json=again), 202)["attempt"] == 2
+
+
 def test_the_spiders_of_the_current_version_are_crawlers(
     harness: Harness, client: TestClient, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
 from crawler_lifecycle.ports.polls import Poll
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.packages.test_packages import ok, put, zipped
@@ -72,4 +73,8 @@ def test_versions_of_an_entry_without_package_are_its_own(
     assert found is not None
     assert (found.number, found.document["image"]) == (1, "shop:1")
     assert use(browser, "x").status_code == 422
+    entries.set_entry("shop", {**CRAWLER, "image": "shop:3"}, "ada", canary=CanarySettings(0.25))
+    listed = words(browser.get("/crawlers/shop/versions"))
+    assert "3 – – 0 s ago ada canary: 0 of 0 new runs execute it (share 25%)" in listed
+    assert "1 yes" in listed
     assert "its entry is in the catalogue's file" in words(browser.get("/crawlers/plain/versions"))

@@ -17,6 +17,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, Limit, Project
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.features.canaries.domain.canary import Judge
 from crawler_lifecycle.subjects import ENTRY, ENTRY_VERSIONS, Document
 
 from .files import read_file
@@ -33,6 +34,9 @@ def set_entry(
     image: str | None = None,
     package: str | None = None,
     note: str | None = None,
+    canary: float | None = None,
+    canary_runs: int | None = None,
+    judge: list[Judge] | None = None,
     project: Project = None,
     by: By = None,
 ) -> None:
@@ -48,6 +52,12 @@ def set_entry(
         the deployed package with the code
     note
         why the entry changes
+    canary
+        the share of new runs that try the change before it holds for all, such as 0.1
+    canary_runs
+        the number of ended runs after which it is judged (default: 3)
+    judge
+        what the runs are judged by in addition to expect (default: all)
     """
     changes = filled({"image": image, "package": package})
     if file is None and not changes:
@@ -56,7 +66,8 @@ def set_entry(
         )
     with current().gateway() as gateway:
         entry = _before(gateway, name) if file is None else _entry_of(file)
-        body = {"entry": {**entry, **changes}, "note": note, "project": project}
+        tried = {"canary": canary, "canary_runs": canary_runs, "judge": judge}
+        body = {"entry": {**entry, **changes}, "note": note, "project": project, **tried}
         found = gateway.put(_path(name), {**filled(body), "requested_by": by or user()})
     _show(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -14,6 +15,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import ReservedNames
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import only
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.entries import CatalogueEntry
 from crawler_lifecycle.web.problems import Problem
@@ -44,8 +46,11 @@ class EntryCommands:
         by: str | None,
         note: str | None,
         project: str | None,
+        canary: CanarySettings | None,
     ) -> tuple[CatalogueEntry, bool]:
-        """Create an entry, or give it this document. Returns it, and whether anything changed."""
+        """Create an entry, or give it this document, with ``canary`` on trial. Returns it, and
+        whether anything changed.
+        """
         if document.get("name", name) != name:
             raise refusal("entry.name", document["name"], f"give {name}, or leave it out")
         document = {**document, "name": name}
@@ -53,7 +58,8 @@ class EntryCommands:
         if only() is not None:
             check_of_project(crawler)
         await self.check_no_file(name)
-        return await run_in_threadpool(self.entries.set_entry, name, document, by, note, project)
+        set_entry = partial(self.entries.set_entry, canary=canary)
+        return await run_in_threadpool(set_entry, name, document, by, note, project)
 
     async def check_no_file(self, name: str) -> None:
         """Raise ``Problem`` 409 for an entry of the scheduler service's catalogue file."""

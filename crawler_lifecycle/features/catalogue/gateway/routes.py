@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.features.canaries.gateway.fields import CanaryFields
 from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -25,7 +26,7 @@ _Name = Annotated[str, Path(max_length=63)]
 _Number = Annotated[int, Field(ge=1, le=INT_MAX)]
 
 
-class PutCrawler(StrictBody):
+class PutCrawler(CanaryFields, StrictBody):
     """Body of ``PUT /v1/crawlers/{crawler}``."""
 
     entry: dict[str, Any]
@@ -116,16 +117,20 @@ def add_entries(app: FastAPI, gateway: Gateway) -> None:
 
     @app.put("/v1/crawlers/{crawler}")
     async def put_crawler(crawler: _Name, body: _Put) -> ChangedEntry:
-        """Create an entry, or replace it. It holds for the next run.
+        """Create an entry, or replace it. It holds for the next run, or as a canary for a share of
+        the runs until it is judged.
 
         A repeat with the same entry changes nothing. Entries of a catalogue file cannot be changed
         here.
         """
         body = signed(body)
+        canary = body.settings()
         entry, changed = await commands.put(
-            crawler, body.entry, body.requested_by, body.note, body.project
+            crawler, body.entry, body.requested_by, body.note, body.project, canary
         )
         note = f"version {entry.number}" if changed else "Nothing changed."
+        if changed and canary is not None and entry.document != {**body.entry, "name": crawler}:
+            note = f"{100 * canary.share:g} % of the runs try the new version."
         return answer(entry, changed, note)
 
     @app.post("/v1/crawlers/{crawler}/use")

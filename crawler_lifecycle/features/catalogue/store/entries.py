@@ -9,9 +9,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
 
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.projects import chosen
-from crawler_lifecycle.ports.entries import CatalogueEntry, EntryMark, EntryVersion
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
+from crawler_lifecycle.features.canaries.store.rows import (
+    cancel_canary,
+    of_entry,
+    open_canary,
+    start_canary,
+)
+from crawler_lifecycle.ports.entries import CatalogueEntry, EntryMark, EntryVersion, number_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, check_free, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
@@ -48,11 +56,14 @@ class EntryStore(StorePart):
         by: str | None,
         note: str | None = None,
         project: str | None = None,
+        canary: CanarySettings | None = None,
     ) -> tuple[CatalogueEntry, bool]:
-        """Create an entry, or give it this document. Returns it, and whether anything changed.
+        """Create an entry, or give it this document: at once, or with ``canary`` to a share of its
+        runs until it is judged. Returns the entry, and whether anything changed.
 
         Raises ``DuplicateRequest`` if the name belongs to another project, ``NotInThisState`` for
-        an entry of a package, and ``TooManyOpen``.
+        an entry of a package, ``TooManyOpen``, and ``InvalidRequest`` for a canary of an entry that
+        names a package.
         """
 
         def write(conn: Connection) -> tuple[CatalogueEntry, bool]:
@@ -60,15 +71,26 @@ class EntryStore(StorePart):
             if found is not None:
                 check_free(found["project"], project, f"crawler {name!r}")
                 _check_own(found)
-                if self._needed(conn, name).document == dict(document):
-                    return self._needed(conn, name), False
+                entry = self._needed(conn, name)
+                same = [entry.document]
+                if canary is not None:
+                    _check_no_package(name, canary, entry.document, document)
+                    same += _tried(conn, name)
+                if dict(document) in same:
+                    return entry, False
             owner = chosen(project) if found is None else found["project"]
             if found is None:
                 _check_room(conn, 1)
             number = _newest(conn, [name]).get(name, 0) + 1
             change = EntryChange(owner, self._clock(), by, note)
             _add_version(conn, name, number, document, change)
-            _put(conn, name, number, found, change, None)
+            cancel_canary(conn, of_entry(name), by, change.at, f"version {number} was set")
+            if found is None or canary is None:
+                _put(conn, name, number, found, change, None)
+            else:
+                versions = {"old_version": str(found["number"]), "new_version": str(number)}
+                began = {"project": owner, "created_at": change.at, "created_by": by}
+                start_canary(conn, canary, self.new_uid(), package=name, **versions, **began)
             return self._needed(conn, name), True
 
         return self._db.inserting(f"crawler {name!r}", write)
@@ -90,9 +112,11 @@ class EntryStore(StorePart):
                     f"version: crawler {name!r} has no version {number}; see crawlctl crawler "
                     f"history {name}"
                 )
+            change = EntryChange(entry.project, self._clock(), by)
+            cancel_canary(conn, of_entry(name), by, change.at, f"version {number} was chosen")
             if entry.number == number:
                 return entry, False
-            _put(conn, name, number, found, EntryChange(entry.project, self._clock(), by), None)
+            _put(conn, name, number, found, change, None)
             return self._needed(conn, name), True
 
     def delete_entry(self, name: str) -> CatalogueEntry | None:
@@ -106,6 +130,7 @@ class EntryStore(StorePart):
             if found is None or entry is None:
                 return None
             _check_own(found)
+            cancel_canary(conn, of_entry(name), None, self._clock(), "the crawler was deleted")
             conn.execute(delete(catalogue_entry).where(_e.name == name))
             return entry
 
@@ -188,6 +213,11 @@ def sync_package(
     return sorted(taken)
 
 
+def use_number(conn: Connection, name: str, number: int, change: EntryChange) -> None:
+    """Use this version of an entry."""
+    _put(conn, name, number, _locked(conn, [name])[name], change, None)
+
+
 def packages_of(conn: Connection, names: Collection[str]) -> dict[str, str | None]:
     """Return the package that each of these entries belongs to, of whichever project."""
     query = select(_e.name, _e.package)
@@ -249,6 +279,25 @@ def _newest(conn: Connection, names: Collection[str]) -> dict[str, int]:
     """Return the highest number of each name. A deleted entry counts, too."""
     query = select(_c.name, func.max(_c.number).label("newest")).group_by(_c.name)
     return {row["name"]: row["newest"] for row in rows_in(conn, query, _c.name, names)}
+
+
+def _tried(conn: Connection, name: str) -> list[Mapping[str, Any]]:
+    """Return the document that the open canary of an entry tries, if there is one."""
+    row = open_canary(conn, of_entry(name))
+    if row is None:
+        return []
+    query = select(_c.document).where(_c.name == name, _c.number == number_of(row["new_version"]))
+    return [conn.execute(query).scalar_one()]
+
+
+def _check_no_package(name: str, canary: CanarySettings, *documents: Mapping[str, Any]) -> None:
+    for document in documents:
+        if document.get("package") is not None:
+            fix = (
+                f"runs of crawler {name!r} execute package {document['package']!r}, so try a "
+                "version of the package: crawlctl deploy --canary"
+            )
+            raise refusal("canary", canary.share, fix)
 
 
 def _check_own(found: Row) -> None:

@@ -16,7 +16,7 @@ class NamedVersion:
     crawler: str | None
     """``None`` if the crawler is unknown."""
     by: str
-    """What names it, such as ``schedule nightly``."""
+    """The schedule, manager or graph, such as ``schedule nightly``."""
 
 
 def named_in(document: object, by: str) -> Iterator[NamedVersion]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.projects import narrowed
+from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryState
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -23,13 +24,13 @@ from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from ..domain.canary import CanaryRow, CanaryState
-
 
 class CanaryFilters(OfProject):
     """Filters of ``GET /v1/canaries``."""
 
     package: str | None = None
+    crawler: str | None = None
+    """An entry of the catalogue with versions of its own."""
     state: CanaryState | None = None
 
 
@@ -62,14 +63,15 @@ def add_canaries(app: FastAPI, gateway: Gateway) -> None:
             detail = f"canary {canary_id} has already ended: {row.state}; {row.result}"
             raise Problem(409, "not_in_this_state", detail)
         told = f"{row.new_version}: canary {state}"
-        present_call().about.append(("package", row.package, told[:60], True))
+        kind = "package" if row.package else "crawler"
+        present_call().about.append((kind, row.name, told[:60], True))
         return row
 
     @app.get("/v1/canaries", **documents(CanaryPage))
     def list_canaries(filters: Annotated[CanaryFilters, Query()], request: Request) -> Response:
         """The canaries, newest first: versions that only a share of the runs uses."""
         before = decode("canary", filters.page_token)
-        wanted = {"package": filters.package, "state": filters.state}
+        wanted = {name: getattr(filters, name) for name in ("package", "crawler", "state")}
         with narrowed(filters.project):
             rows = store.list_canaries(before, filters.page_size + 1, **wanted)
         page, token = cut("canary", rows, filters.page_size, attrgetter("canary_id"))
@@ -87,10 +89,11 @@ def add_canaries(app: FastAPI, gateway: Gateway) -> None:
 
 
 def conditions(store: Store, _: datetime) -> Iterator[IncidentCondition]:
-    """Return the packages whose last new version was rejected."""
+    """Return the packages and entries whose last new version was rejected."""
     for row in store.canaries.held(CanaryState.REJECTED):
         at = row.ended_at or row.created_at
         fix = f"repair version {row.new_version} and deploy it under another name, or close this"
-        subject = f"packages/{row.package}"
+        if row.package is None:
+            fix = f"repair version {row.new_version} and set the crawler again, or close this"
         cause = row.result or ""
-        yield IncidentCondition("canary_rejected", subject, row.project, cause, at, at, fix=fix)
+        yield IncidentCondition("canary_rejected", row.subject, row.project, cause, at, at, fix=fix)

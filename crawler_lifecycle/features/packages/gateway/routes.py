@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.features.canaries.gateway.fields import CanaryFields
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -21,7 +22,6 @@ from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 from crawler_lifecycle.gateway.runs.routes import no_task
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-from ..domain.canary import RUNS_MAX, SHARE_MAX, SHARE_MIN, CanarySettings, Judge
 from ..domain.version import PackageVersion
 from ..store.packages import NewVersion
 
@@ -30,7 +30,7 @@ _Version = Annotated[str, Path(max_length=64)]
 _BLOCK = 2**18
 
 
-class PutVersion(Choice):
+class PutVersion(CanaryFields, Choice):
     """Parameters of ``PUT /v1/packages/{package}/versions/{version}``."""
 
     commit: Annotated[str | None, Field(pattern="^[0-9a-f]{6,64}$")] = None
@@ -39,12 +39,6 @@ class PutVersion(Choice):
     requested_by: Person | None = None
     force: bool = False
     """Whether to deploy a Scrapy project that cannot be imported."""
-    canary: Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)] | None = None
-    """The share of the runs without a version that try it; without one, it is current at once."""
-    canary_runs: Annotated[int, Field(ge=1, le=RUNS_MAX)] = 3
-    """The number of ended runs after which it is judged."""
-    judge: list[Judge] = Field(default=[*Judge], min_length=1, max_length=len(Judge))
-    """What its runs are judged by, in addition to the entry's ``expect``."""
 
 
 class UseVersion(StrictBody):
@@ -130,9 +124,7 @@ def add_packages(app: FastAPI, gateway: Gateway) -> None:
         nothing and has the status 200; other contents need another version.
         """
         by = signed(asked).requested_by
-        canary = None
-        if asked.canary is not None:
-            canary = CanarySettings(asked.canary, asked.canary_runs, asked.judge)
+        canary = asked.settings()
         new = NewVersion(
             package, version, commit=asked.commit, by=by, project=asked.project, canary=canary
         )

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryState
 from crawler_lifecycle.features.catalogue.store.entries import EntryStore
+from crawler_lifecycle.ports.entries import CatalogueEntry
 from crawler_lifecycle.web.problems import refused
 
-from ..domain.canary import CanaryRow, CanaryState
 from ..store.canaries import CanaryStore
 from ..store.packages import PackageStore
 
@@ -39,23 +40,27 @@ class CrawlerVersions:
         entry is in the catalogue's file.
         """
         if crawler is not None and crawler.package is not None:
-            found = self._packages.versions(crawler.package, SHOWN_MAX)
-            tried = self._canaries.list_canaries(limit=SHOWN_MAX, package=crawler.package)
-            notes = {row.new_version: _canary_note(row) for row in reversed(tried)}
-            return [
-                {
-                    "version": row.version,
-                    "current": row.current,
-                    "digest": row.digest,
-                    "at": row.created_at,
-                    "by": row.created_by,
-                    "note": row.note or notes.get(row.version),
-                }
-                for row in found
-            ]
+            return self._of_package(crawler.package)
         entry = self._entries.get_entry(name)
-        if entry is None:
-            return []
+        return [] if entry is None else self._of_entry(entry)
+
+    def _of_package(self, package: str) -> Sequence[Mapping[str, Any]]:
+        notes = self._notes(package=package)
+        return [
+            {
+                "version": row.version,
+                "current": row.current,
+                "digest": row.digest,
+                "at": row.created_at,
+                "by": row.created_by,
+                "note": row.note or notes.get(row.version),
+            }
+            for row in self._packages.versions(package, SHOWN_MAX)
+        ]
+
+    def _of_entry(self, entry: CatalogueEntry) -> Sequence[Mapping[str, Any]]:
+        history = self._entries.entry_history(entry.name, limit=SHOWN_MAX)
+        notes = self._notes(crawler=entry.name)
         return [
             {
                 "version": str(row.number),
@@ -63,10 +68,17 @@ class CrawlerVersions:
                 "digest": None,
                 "at": row.changed_at,
                 "by": row.changed_by,
-                "note": row.note,
+                "note": row.note or notes.get(str(row.number)),
             }
-            for row in self._entries.entry_history(name, limit=SHOWN_MAX)
+            for row in history
         ]
+
+    def _notes(
+        self, *, package: str | None = None, crawler: str | None = None
+    ) -> dict[str, str | None]:
+        """Return a sentence about the newest canary of each version of a package or entry."""
+        tried = self._canaries.list_canaries(limit=SHOWN_MAX, package=package, crawler=crawler)
+        return {row.new_version: _canary_note(row) for row in reversed(tried)}
 
     def use(
         self, name: str, crawler: CrawlerDefinition | None, version: str, by: str | None

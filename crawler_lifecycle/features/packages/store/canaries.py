@@ -6,24 +6,41 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_CANARY_ACCEPTED, EVENT_CANARY_REJECTED
+from crawler_lifecycle.features.canaries.domain.canary import (
+    GIVEN_MAX,
+    CanaryRow,
+    CanaryState,
+    Judge,
+)
+from crawler_lifecycle.features.canaries.domain.judge import ComparedRun, Crawler
+from crawler_lifecycle.features.canaries.store import rows as canary_rows
+from crawler_lifecycle.features.canaries.store.tables import canary
+from crawler_lifecycle.features.catalogue.store.entries import EntryChange, use_number
+from crawler_lifecycle.features.catalogue.store.tables import catalogue_entry
+from crawler_lifecycle.ports.entries import number_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_code, run_history
 
-from ..domain.canary import GIVEN_MAX, CanaryRow, CanarySettings, CanaryState, Judge, gets_new
-from ..domain.judge import ComparedRun, Crawler
-from ..domain.version import PackageVersion
-from .canary_table import canary
 from .rows import follow
 from .tables import package
 
@@ -41,7 +58,7 @@ _EVENTS = {
     CanaryState.REJECTED: EVENT_CANARY_REJECTED,
 }
 _TOLD = (
-    *("canary_id", "package", "project", "old_version", "new_version", "share", "asked", "given"),
+    *("canary_id", "project", "old_version", "new_version", "share", "asked", "given"),
     *("state", "ended_at", "ended_by"),
 )
 _ENDED = [
@@ -49,59 +66,6 @@ _ENDED = [
     *(_r[name] for name in ("lacks", "cause", "pages", "items", "fields", "started_at")),
     _r.ended_at,
 ]
-
-
-def choose(conn: Connection, canary_id: int) -> tuple[str, str] | None:
-    """Return the version, and its digest, for a run that names none; ``None`` if the canary has
-    ended.
-
-    Each call counts as one run, so this belongs in the transaction that records the run.
-    """
-    this = _c.canary_id == canary_id
-    query = select(canary).where(this, _c.state == CanaryState.OPEN).with_for_update()
-    row = conn.execute(query).mappings().one_or_none()
-    if row is None:
-        return None
-    new = gets_new(row["share"], row["asked"], row["given"])
-    counts = {"asked": row["asked"] + 1, "given": row["given"] + new}
-    conn.execute(update(canary).where(this).values(**counts))
-    which = "new" if new else "old"
-    return row[f"{which}_version"], row[f"{which}_digest"]
-
-
-def start_canary(
-    conn: Connection,
-    settings: CanarySettings,
-    old: PackageVersion,
-    new: PackageVersion,
-    **values: Any,
-) -> None:
-    """Insert a canary of a package that has no other one. ``values`` contains further columns."""
-    newest = conn.execute(select(func.max(_r.run_id))).scalar_one()
-    versions = {"old_version": old.version, "old_digest": old.digest}
-    versions |= {"new_version": new.version, "new_digest": new.digest}
-    limits = {"share": settings.share, "runs": settings.runs, "judge": [*settings.judge]}
-    owner = {"package": new.package, "project": new.project, "holder": new.package}
-    counts = {"asked": 0, "given": 0, "after_run_id": newest or 0}
-    row = {**versions, **limits, **owner, **counts, "state": CanaryState.OPEN, **values}
-    conn.execute(insert(canary).values(**row))
-
-
-def cancel_canary(
-    conn: Connection,
-    name: str,
-    by: str | None,
-    now: datetime,
-    why: str,
-    version: str | None = None,
-) -> None:
-    """Cancel the open canary of a package, and close the incident about a rejected one; with
-    ``version`` only if the canary tries this version.
-    """
-    mine = and_(_c.holder == name, *wanted((_c.new_version, version)))
-    ended = {"state": CanaryState.CANCELLED, "ended_at": now, "ended_by": by, "result": why}
-    conn.execute(update(canary).where(mine, _c.state == CanaryState.OPEN).values(**ended))
-    conn.execute(update(canary).where(mine).values(holder=None))
 
 
 class CanaryStore(StorePart):
@@ -113,10 +77,19 @@ class CanaryStore(StorePart):
         limit: int = 50,
         *,
         package: str | None = None,
+        crawler: str | None = None,
         state: str | None = None,
     ) -> list[CanaryRow]:
-        """Return the canaries that match all given filters, newest first."""
-        mine = (*wanted((_c.package, package), (_c.state, state)), *seen(canary, leads=True))
+        """Return the canaries that match all given filters, newest first.
+
+        ``crawler`` is an entry of the catalogue with versions of its own.
+        """
+        mine = [*wanted((_c.package, package), (_c.package, crawler), (_c.state, state))]
+        if package is not None:
+            mine.append(_c.new_digest != "")
+        if crawler is not None:
+            mine.append(_c.new_digest == "")
+        mine += seen(canary, leads=True)
         query = select(canary).where(*mine).order_by(_c.canary_id.desc()).limit(limit)
         if before_id is not None:
             query = query.where(_c.canary_id < before_id)
@@ -126,6 +99,13 @@ class CanaryStore(StorePart):
         """Return the canary with this number."""
         rows = self._rows(select(canary).where(_c.canary_id == canary_id, *seen(canary)))
         return _canary(rows[0]) if rows else None
+
+    def open_canary(self, name: str, *, of_entry: bool = False) -> int | None:
+        """Return the number of the canary of a package or entry, if one is open."""
+        held = canary_rows.of_entry(name) if of_entry else canary_rows.of_package(name)
+        with self._db.reading() as conn:
+            row = canary_rows.open_canary(conn, held)
+        return None if row is None else row["canary_id"]
 
     def held(self, state: CanaryState) -> list[CanaryRow]:
         """Return the canaries in this state that no later change of their packages has settled."""
@@ -139,8 +119,7 @@ class CanaryStore(StorePart):
         """
         with self._db.reading() as conn:
             row = conn.execute(select(canary).where(_c.canary_id == canary_id)).mappings().one()
-            new = (_k.code_digest == row["new_digest"], _k.run_id > row["after_run_id"])
-            run_ids = select(_k.run_id).where(*new).order_by(_k.run_id).limit(GIVEN_MAX)
+            run_ids = _new_runs(row)
             counted = or_(_r.ended_by.is_(None), _r.ended_by != EndedBy.PERSON)
             query = select(*_ENDED).where(_r.status.in_(OVER_RUNS), counted)
             ended = rows_in(conn, query, _r.run_id, conn.execute(run_ids).scalars())
@@ -154,10 +133,8 @@ class CanaryStore(StorePart):
         first.
         """
         with self._db.reading() as conn:
-            query = select(_c.new_digest, _c.after_run_id).where(_c.canary_id == canary_id)
-            digest, after = conn.execute(query).one()
-            new = (_k.code_digest == digest, _k.run_id > after, _k.run_id == _r.run_id)
-            others = ~exists().where(*new)
+            row = conn.execute(select(canary).where(_c.canary_id == canary_id)).mappings().one()
+            others = _is_other(row)
             return {crawler: _newest(conn, crawler, others) for crawler in crawlers}
 
     def end_canary(self, canary_id: int, state: CanaryState, by: str, result: str) -> CanaryRow:
@@ -169,36 +146,72 @@ class CanaryStore(StorePart):
         this = _c.canary_id == canary_id
 
         def write(conn: Connection) -> CanaryRow:
-            query = select(_c.package, _c.new_version).where(this, *seen(canary))
+            query = select(_c.package, _c.new_digest).where(this, *seen(canary))
             found = conn.execute(query).one_or_none()
             if found is None:
                 raise NotInThisState(f"there is no canary {canary_id}")
             now = self._clock()
-            # Deploys lock the package first, too.
-            mine = package.c.name == found.package
-            conn.execute(select(package.c.name).where(mine).with_for_update())
+            # Deploys and changes of entries lock the package or the entry first, too.
+            of = package.c.name if found.new_digest else catalogue_entry.c.name
+            conn.execute(select(of).where(of == found.package).with_for_update())
             ended = {"state": state, "ended_at": now, "ended_by": by, "result": result}
             if state is CanaryState.ACCEPTED or by != JUDGE:
                 ended["holder"] = None  # nobody has to act
             open_ = (this, _c.state == CanaryState.OPEN)
             fresh = conn.execute(update(canary).where(*open_).values(**ended)).rowcount
             row = conn.execute(select(canary).where(this)).mappings().one()
+            ended_canary = _canary(row)
             if fresh and state is CanaryState.ACCEPTED:
-                current = {"current": found.new_version, "changed_at": now, "changed_by": by}
-                conn.execute(update(package).where(mine).values(**current))
-                follow(conn, found.package, by, now)
+                _accept(conn, ended_canary, by, now)
             if fresh:
-                body = {**facts(row, *_TOLD), "name": row["package"], "cause": result}
-                subject = f"packages/{found.package}"
+                owner = {"package": ended_canary.package, "crawler": ended_canary.crawler}
+                body = {**facts(row, *_TOLD), **owner, "name": ended_canary.name, "cause": result}
+                subject = ended_canary.subject
                 insert_event(conn, now, _EVENTS[state], subject, row["canary_uid"], body)
-            return _canary(row)
+            return ended_canary
 
         return self._db.inserting(f"entries of canary {canary_id}", write)
 
 
+def _accept(conn: Connection, tried: CanaryRow, by: str, now: datetime) -> None:
+    """Make the new version of a canary current."""
+    if tried.package is None:
+        change = EntryChange(tried.project, now, by)
+        use_number(conn, tried.name, number_of(tried.new_version), change)
+        return
+    current = {"current": tried.new_version, "changed_at": now, "changed_by": by}
+    conn.execute(update(package).where(package.c.name == tried.package).values(**current))
+    follow(conn, tried.package, by, now)
+
+
 def _canary(row: Row) -> CanaryRow:
     judge = [Judge(word) for word in row["judge"]]
-    return made(CanaryRow, row, state=CanaryState(row["state"]), judge=judge)
+    owner = {"package": row["package"], "crawler": None}
+    if not row["new_digest"]:
+        owner = {"package": None, "crawler": row["package"]}
+    return made(CanaryRow, row, state=CanaryState(row["state"]), judge=judge, **owner)
+
+
+def _new_runs(row: Row) -> Select[tuple[int]]:
+    """Return the query for the first runs with the new version of a canary."""
+    if row["new_digest"]:
+        query = select(_k.run_id).where(_k.code_digest == row["new_digest"])
+        return query.where(_k.run_id > row["after_run_id"]).order_by(_k.run_id).limit(GIVEN_MAX)
+    query = select(_r.run_id).where(_r.crawler == row["package"], _has_new_number(row))
+    return query.order_by(_r.run_id).limit(GIVEN_MAX)
+
+
+def _is_other(row: Row) -> ColumnElement[bool]:
+    """Return the condition that a run has another version than the new one of a canary."""
+    if not row["new_digest"]:
+        return ~_has_new_number(row)
+    new = (_k.code_digest == row["new_digest"], _k.run_id > row["after_run_id"])
+    return ~exists().where(*new, _k.run_id == _r.run_id)
+
+
+def _has_new_number(row: Row) -> ColumnElement[bool]:
+    number = func.coalesce(_r.request["version"].as_string(), "")
+    return and_(_r.run_id > row["after_run_id"], number == row["new_version"])
 
 
 def _newest(conn: Connection, crawler: Crawler, others: ColumnElement[bool]) -> list[ComparedRun]:

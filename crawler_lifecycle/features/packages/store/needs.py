@@ -1,4 +1,4 @@
-"""Who needs which version: what pruning keeps, and what deletions ask about."""
+"""The needs for versions: what pruning keeps, and which deletions and resumes are refused."""
 
 from __future__ import annotations
 

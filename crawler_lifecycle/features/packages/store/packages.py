@@ -10,13 +10,12 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState
 from crawler_lifecycle.domain.projects import chosen
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
+from crawler_lifecycle.features.canaries.store.rows import cancel_canary, of_package, start_canary
 from crawler_lifecycle.store.base.rows import Row, check_free, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
-from ..domain.canary import CanarySettings, CanaryState
 from ..domain.version import VERSIONS_MAX, PackageVersion, Spider
-from .canaries import cancel_canary, start_canary
-from .canary_table import canary
 from .needs import who_names
 from .rows import LISTED, follow, select_versions, version_of, version_row
 from .tables import package, package_version
@@ -51,7 +50,7 @@ class VersionChange:
 
     version: PackageVersion
     fresh: bool
-    """Whether anything changed."""
+    """True if anything changed."""
     without_entry: Sequence[str] = ()
     """The spiders for which no entry of the catalogue is possible."""
 
@@ -105,7 +104,9 @@ class PackageStore(StorePart):
         if same is not None:
             return VersionChange(same, fresh=False)
         now = self._clock()
-        cancel_canary(conn, new.package, new.by, now, f"version {new.version} was deployed")
+        cancel_canary(
+            conn, of_package(new.package), new.by, now, f"version {new.version} was deployed"
+        )
         old = None if found is None else version_of(conn, new.package)
         columns = ("package", "version", "digest", "size", "files", "note")
         values = {name: getattr(new, name) for name in columns}
@@ -121,8 +122,7 @@ class PackageStore(StorePart):
         added = version_of(conn, new.package, new.version)
         assert added is not None
         if old is not None and new.canary is not None:
-            more = {"canary_uid": self.new_uid(), "created_at": now, "created_by": new.by}
-            start_canary(conn, new.canary, old, added, **more)
+            _start_canary(conn, new, old, added, self.new_uid())
             return VersionChange(added, fresh=True)
         return VersionChange(added, True, follow(conn, new.package, new.by, now))
 
@@ -138,7 +138,7 @@ class PackageStore(StorePart):
             if found is None:
                 raise NotInThisState(f"package {name!r} has no version {version!r}")
             now = self._clock()
-            cancel_canary(conn, name, by, now, f"version {version} was chosen")
+            cancel_canary(conn, of_package(name), by, now, f"version {version} was chosen")
             if not found.current:
                 current = {"current": version, "changed_at": now, "changed_by": by}
                 conn.execute(update(package).where(_p.name == name).values(**current))
@@ -170,7 +170,7 @@ class PackageStore(StorePart):
             if not force:
                 _check_unneeded(conn, name, [version])
             now = self._clock()
-            cancel_canary(conn, name, by, now, "its version was deleted", version)
+            cancel_canary(conn, of_package(name), by, now, "its version was deleted", version)
             this = (_v.package == name, _v.version == version)
             conn.execute(delete(package_version).where(*this))
             if alone:
@@ -191,7 +191,7 @@ class PackageStore(StorePart):
                 versions = conn.execute(select(_v.version).where(_v.package == name)).scalars()
                 _check_unneeded(conn, name, versions.all())
             now = self._clock()
-            cancel_canary(conn, name, by, now, "the package was deleted")
+            cancel_canary(conn, of_package(name), by, now, "the package was deleted")
             count = conn.execute(delete(package_version).where(_v.package == name)).rowcount
             conn.execute(delete(package).where(_p.name == name))
             follow(conn, name, by, now)
@@ -216,12 +216,16 @@ class PackageStore(StorePart):
         with self._db.reading() as conn:
             return version_of(conn, name, version)
 
-    def open_canary(self, name: str) -> int | None:
-        """Return the number of the package's canary, if one is open."""
-        c = canary.c
-        query = select(c.canary_id).where(c.holder == name, c.state == CanaryState.OPEN)
-        with self._db.reading() as conn:
-            return conn.execute(query).scalar_one_or_none()
+
+def _start_canary(
+    conn: Connection, new: NewVersion, old: PackageVersion, added: PackageVersion, uid: str
+) -> None:
+    assert new.canary is not None
+    owner = {"package": new.package, "project": added.project, "holder": new.package}
+    versions = {"old_version": old.version, "old_digest": old.digest}
+    versions |= {"new_version": added.version, "new_digest": added.digest}
+    began = {"created_at": added.created_at, "created_by": new.by}
+    start_canary(conn, new.canary, uid, **owner, **versions, **began)
 
 
 def _locked(conn: Connection, name: str) -> Mapping[Any, Any] | None:

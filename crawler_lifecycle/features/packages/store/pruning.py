@@ -7,10 +7,10 @@ from itertools import chain
 
 from sqlalchemy import delete, func, select
 
+from crawler_lifecycle.features.canaries.domain.canary import CanaryState
+from crawler_lifecycle.features.canaries.store.tables import canary
 from crawler_lifecycle.store.base.unit import StorePart
 
-from ..domain.canary import CanaryState
-from .canary_table import canary
 from .needs import executing, known, named_versions
 from .tables import package, package_version
 

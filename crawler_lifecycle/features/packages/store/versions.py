@@ -9,6 +9,7 @@ from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.ports.entries import Entries, number_of
 
+from .canaries import CanaryStore
 from .packages import PackageStore
 
 #: The number of versions that an error names.
@@ -20,6 +21,7 @@ class PackageVersions:
     """``domain.code.CodeVersions`` over the database."""
 
     packages: PackageStore
+    canaries: CanaryStore
     entries: Entries
 
     def find(self, package: str, version: str | None) -> Code:
@@ -35,9 +37,9 @@ class PackageVersions:
         fix = f"package {package!r} has {', '.join(newest)}; leave it out for the current one"
         raise refusal("version", version, fix)
 
-    def open_canary(self, package: str) -> int | None:
-        """Return the number of the open canary; see ``CodeVersions``."""
-        return self.packages.open_canary(package)
+    def open_canary(self, name: str, *, of_entry: bool = False) -> int | None:
+        """See ``CodeVersions``."""
+        return self.canaries.open_canary(name, of_entry=of_entry)
 
     def check_entry(self, name: str, version: str) -> None:
         """See ``CodeVersions``."""

@@ -20,6 +20,7 @@ canary = new_table(
     "canary",
     counted_key("canary_id"),
     required("canary_uid", String(32)),
+    # The package or, if the digests are empty, the entry of the catalogue.
     required("package", String(63)),
     project_column(),
     # The current version and the one that is tried, each with the digest of its contents.
@@ -31,8 +32,9 @@ canary = new_table(
     required("runs", Integer),
     required("judge", Json),
     required("state", String(10)),
-    # The package while it is open, or while people do not know yet that it was rejected; otherwise
-    # null. So a package has only one open canary.
+    # The package, or the uid of an entry's canary, while it is open, or while people do not know
+    # yet that it was rejected; otherwise null. So a package has only one open canary. An entry has
+    # only one, too, because a canary begins under the lock of the entry.
     Column("holder", String(63)),
     # How many runs named no version, and how many of them got the new one.
     required("asked", Integer),

@@ -1,4 +1,6 @@
-"""Canaries: new versions of packages that only a share of the runs uses until they are judged."""
+"""Canaries: new versions of packages, and of entries of the catalogue, that only a share of the
+runs uses until they are judged.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ class CanaryRow:
 
     canary_id: int
     canary_uid: str
-    package: str
+    package: str | None
+    """The package; ``None`` for the canary of an entry."""
+    crawler: str | None
+    """The entry whose versions are compared; ``None`` for the canary of a package."""
     project: str
     old_version: str
     """The current version, which the other runs use."""
@@ -78,6 +83,16 @@ class CanaryRow:
     """``judge``, or the person who ended it."""
     result: str | None
     """A sentence with the reason for its end."""
+
+    @property
+    def name(self) -> str:
+        """The name of the package or entry."""
+        return self.package or self.crawler or ""
+
+    @property
+    def subject(self) -> str:
+        """What events and incidents are about."""
+        return f"{'packages' if self.package else 'crawlers'}/{self.name}"
 
 
 def gets_new(share: float, asked: int, given: int) -> bool:

@@ -1,0 +1,1 @@
+"""The fields of requests that begin canaries."""
