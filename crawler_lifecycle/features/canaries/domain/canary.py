@@ -91,7 +91,7 @@ class CanaryRow:
 
     @property
     def subject(self) -> str:
-        """What events and incidents are about."""
+        """The subject of its events and incidents."""
         return f"{'packages' if self.package else 'crawlers'}/{self.name}"
 
 
