@@ -214,8 +214,10 @@ def sync_package(
 
 
 def use_number(conn: Connection, name: str, number: int, change: EntryChange) -> None:
-    """Use this version of an entry."""
-    _put(conn, name, number, _locked(conn, [name])[name], change, None)
+    """Use this version of an entry, unless the entry was deleted."""
+    found = _locked(conn, [name]).get(name)
+    if found is not None:
+        _put(conn, name, number, found, change, None)
 
 
 def packages_of(conn: Connection, names: Collection[str]) -> dict[str, str | None]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import chain
 
 from sqlalchemy import delete, func, select
 
-from crawler_lifecycle.features.canaries.domain.canary import CanaryState
-from crawler_lifecycle.features.canaries.store.tables import canary
+from crawler_lifecycle.features.canaries.store.rows import of_package, open_canary
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .needs import executing, known, named_versions
@@ -43,10 +41,8 @@ class PruningStore(StorePart):
             current = conn.execute(lock).scalar_one_or_none()
             query = select(_v.version, _v.digest).where(_v.package == name)
             versions = conn.execute(query.order_by(_v.version_id.desc())).all()
-            c = canary.c
-            tried = select(c.old_version, c.new_version)
-            tried = tried.where(c.holder == name, c.state == CanaryState.OPEN)
-            kept = {current, *named, *chain(*conn.execute(tried))}
+            tried = open_canary(conn, of_package(name)) or {}
+            kept = {current, *named, tried.get("old_version"), tried.get("new_version")}
             old = {row.version: row.digest for row in versions[keep:] if row.version not in kept}
             needed = executing(conn, old.values())
             gone = [version for version, digest in old.items() if digest not in needed]
