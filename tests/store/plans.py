@@ -83,6 +83,8 @@ def _of_mysql(conn: sa.Connection, statement: str, parameters: Any) -> tuple[lis
     with conn.connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN FORMAT=JSON {statement}", parameters)
         text = cursor.fetchone()[0]
+    # MariaDB does not escape the quotes of a path into JSON.
+    text = re.sub(r'\$\."(\w+)"', r"$.\1", text)
     faults = [
         Fault(kind, table, rows, statement)
         for kind, table, rows in _walk(json.loads(text))
