@@ -15,14 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC
 from pathlib import Path
 
-import pymysql
-
 from tests.kubernetes.cluster.binaries import NoBinaries
+from tools.faults.code_oracle import code_summary, judge_code
+from tools.faults.code_record import CodeWatch, read_code
+from tools.faults.codes import CodeLoad
 from tools.faults.faults import LONG_KINDS, Faults, storm
-from tools.faults.harness import SLOTS, Harness
+from tools.faults.harness import SLOTS, Harness, RecordAway, seconds
 from tools.faults.load import AGE, MOST, TASKS, Load, Sampler
 from tools.faults.oracle import (
     ENDED,
@@ -78,7 +78,7 @@ def left(harness: Harness, asked: Mapping[str, str] = OPEN) -> list[str]:
     """Return everything that is still open."""
     try:
         return [text.format(*row) for text, sql in asked.items() for row in harness.record(sql)]
-    except pymysql.err.MySQLError as error:
+    except RecordAway as error:
         return [f"the database cannot be read: {error}"]
 
 
@@ -108,10 +108,7 @@ def settle(harness: Harness, patience: float) -> list[str]:
 def gather(harness: Harness, evidence: Evidence) -> None:
     """Read what is recorded in the database, in journals, in the archive and at the sink."""
     sql = harness.record
-    evidence.runs = [
-        Run(*run, verdict_at=at.replace(tzinfo=UTC).timestamp() if at else 0.0)
-        for *run, at in sql(RUNS)
-    ]
+    evidence.runs = [Run(*run, verdict_at=seconds(at) if at else 0.0) for *run, at in sql(RUNS)]
     rows = sql(TASKS.replace("status", "status, outcome"))
     evidence.tasks = [Task((r, i, a), status, outcome) for r, i, a, status, outcome in rows]
     evidence.exports = [
@@ -126,9 +123,7 @@ def gather(harness: Harness, evidence: Evidence) -> None:
         number, attempt, _ = str(document["id"]).split("/")
         evidence.hooked.append((int(number.partition("-")[0]), int(attempt)))
     lines = sql("SELECT due_at, decision, target_id FROM schedule_due")
-    evidence.due = [
-        (at.replace(tzinfo=UTC).timestamp(), decision, target) for at, decision, target in lines
-    ]
+    evidence.due = [(seconds(at), decision, target) for at, decision, target in lines]
     evidence.events = [
         (*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")
     ]
@@ -142,6 +137,7 @@ def gather(harness: Harness, evidence: Evidence) -> None:
         f"s3://{f.relative_to(store)}": f.stat().st_size for f in store.rglob("*") if f.is_file()
     }
     evidence.processes = read_journals(harness.journals)
+    evidence.code = read_code(sql)
 
 
 class Beside:
@@ -173,6 +169,11 @@ def play(
     sampler.age = lambda: harness.record(AGE)
     sampler.holders = lambda: harness.record(HOLDERS)
     sites = SiteLoad(load, seeds[0])
+    codes = None
+    # A restored record forgets versions, and a landed build may not know any.
+    if chosen.restore != "database" and harness.landed is None:
+        codes = CodeLoad(load, harness.entry, seeds[0])
+        watch = sampler.code = CodeWatch(harness.code, harness.record)
     faults = Faults(harness, seeds[0], chosen.only, chosen.restore, away)
     beside = Beside(harness) if chosen.scrapyd else None
     if beside:
@@ -182,9 +183,13 @@ def play(
     for seed in seeds:
         harness.say(f"seed {seed}")
         load.dice = random.Random(f"load {seed}")
+        turns = [load.turn, sites.turn, faults.turn]
         sites.begin(seed)
         faults.begin(seed)
-        storm(harness, 60 * chosen.minutes / len(seeds), load.turn, sites.turn, faults.turn)
+        if codes:
+            codes.begin(seed)
+            turns.append(codes.turn)
+        storm(harness, 60 * chosen.minutes / len(seeds), *turns)
         faults.finish()
     for name in harness.parts:
         harness.parts[name].wait_ready(harness.tick)
@@ -205,6 +210,9 @@ def play(
     sampler.stop()
     gather(harness, evidence)
     harness.dump(harness.folder / "record.sql")
+    if codes:
+        evidence.code.ended = watch.ended
+        evidence.code.seen += watch.seen
     evidence.most_holders = sampler.most_holders
     evidence.left_at_sites = left(harness, LEFT)
     evidence.asks, evidence.seen, evidence.ages = load.asks, sampler.untrue, sampler.ages
@@ -264,6 +272,9 @@ def main() -> int:
         "--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's"
     )
     parser.add_argument(
+        "--sqlite", action="store_true", help="the record is a file of SQLite, not MariaDB"
+    )
+    parser.add_argument(
         "--pace", type=float, default=0.0, help="seconds between two requests; 2 by default"
     )
     parser.add_argument(
@@ -276,6 +287,8 @@ def main() -> int:
         "--slots", type=int, default=SLOTS, help="of the local cluster: more for a faster pace"
     )
     chosen = parser.parse_args()
+    if chosen.sqlite and (chosen.restore or chosen.scrapyd):
+        parser.error("--sqlite: give neither --restore nor --scrapyd")
     chosen.minutes = chosen.minutes or (
         len(LONG_KINDS) * (chosen.away + 0.6) if chosen.away else 3.0
     )
@@ -289,7 +302,9 @@ def main() -> int:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     try:
-        with Harness.up(say, chosen.folder, chosen.landed, chosen.dev, chosen.slots) as harness:
+        with Harness.up(
+            say, chosen.folder, chosen.landed, chosen.dev, chosen.slots, chosen.sqlite
+        ) as harness:
             took, seeds = time.time() - began, range(chosen.seed, chosen.seed + chosen.seeds)
             say(
                 f"everything is up after {took:.0f} s, {harness.processor():.0f} of processor, in "
@@ -308,7 +323,7 @@ def main() -> int:
             )
     except NoBinaries as error:
         sys.exit(str(error))
-    wrong = [*judge(evidence), *judge_sites(evidence)]
+    wrong = [*judge(evidence), *judge_sites(evidence), *judge_code(evidence)]
     evidence.lost, evidence.doubled = lost(evidence), doubled(evidence)
     ours = figure(evidence)
     save(chosen.figures, ours=ours, scrapyd=theirs)
@@ -329,6 +344,7 @@ def main() -> int:
         "processes"
     )
     print(summary(evidence))
+    print(code_summary(evidence))
     for text in wrong:
         print(f"WRONG: {text}")
     verdict = f"{len(wrong)} violations" if wrong else "nothing untrue, lost, doubled or stuck"

@@ -163,6 +163,7 @@ class Faults:
                 if self.harness.dev
                 else set()
             )
+            none |= {"database", "mariadb"} if self.harness.file else set()
             for kind, names in self.kinds.items():
                 if whom := [
                     one for one in names if self.only in f"{kind} of {one}" and one not in none

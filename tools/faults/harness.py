@@ -14,12 +14,14 @@ import secrets
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -32,6 +34,7 @@ from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 from tests.support.s3 import aws_environment, rclone_command
 from tools.faults.build import available
+from tools.faults.code_record import PACKAGE
 from tools.faults.parts import HTTP, Part, Proxies, answers, listens, pids
 
 ROOT, SOAK = Path(__file__).resolve().parents[2], Path(__file__).resolve().parents[1] / "soak"
@@ -62,6 +65,8 @@ DYNAMIC = (
     "worker.perNamespaceWorkerOptions: [{value: {MaxConcurrentWorkflowTaskPollers: 20}}]\n"
 )
 ARGS = {"seconds": "1", "how": "finished"}
+#: The newest versions of a package that pruning keeps. Gateways prune when they start.
+KEEP = 6
 #: After a restore, nobody waits a quarter of an hour for an audit, or minutes for a process that
 #: would have started work but died before the restore.
 AUDITS = {
@@ -75,6 +80,10 @@ AUDITS = {
 }
 
 
+class RecordAway(Exception):
+    """The database does not answer."""
+
+
 class Harness:
     """All components that are up. Only the main thread starts parts."""
 
@@ -84,8 +93,13 @@ class Harness:
         say: Callable[[str], None],
         landed: Path | None = None,
         dev: bool = False,
+        sqlite: bool = False,
     ) -> None:
         self.folder, self.say, self.landed, self.dev = folder, say, landed, dev
+        self.file = folder / "record.db" if sqlite else None
+        """The file of the record, if it is on SQLite instead of MariaDB."""
+        self.code = folder / "s3" / "archive" / "code"
+        """The zips of deployed code."""
         self.ours = SHORT_OURS if dev else OURS
         self.gateways = [name for name in self.ours if name.startswith("gateway")]
         self.parts: dict[str, Part] = {}
@@ -97,6 +111,8 @@ class Harness:
         path = f"{Path(sys.executable).parent}:{clean['PATH']}"
         self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
         self._local, self.receiver, self.slots = threading.local(), Receiver(), SLOTS
+        self.entry: dict[str, Any] = {}
+        """The catalogue's entry of the crawler ``soak``."""
         self.beside: dict[str, Path] = {}
         """Parts that are compared with ours and suffer the same, and the journals of their
         crawlers.
@@ -113,6 +129,7 @@ class Harness:
         landed: str = "",
         dev: bool = False,
         slots: int = SLOTS,
+        sqlite: bool = False,
     ) -> Iterator[Harness]:
         """Start a harness, and end it afterwards. The folder stays, without the data of the
         servers.
@@ -125,7 +142,7 @@ class Harness:
         folder.chmod(
             0o711
         )  # PostgreSQL does not execute as root, and must reach its own folder below this one.
-        harness = cls(folder, say, folder / "landed" if landed else None, dev)
+        harness = cls(folder, say, folder / "landed" if landed else None, dev, sqlite)
         harness.slots = slots
         with ExitStack() as undo:
             undo.callback(harness._end)
@@ -195,6 +212,13 @@ class Harness:
         """Keep a copy of the record, for people who search for the cause of a violation, and for
         restores.
         """
+        if self.file is not None:
+            with (
+                closing(sqlite3.connect(self.file)) as source,
+                closing(sqlite3.connect(file)) as to,
+            ):
+                source.backup(to)
+            return
         words = [
             "mariadb-dump",
             "--hex-blob",
@@ -353,13 +377,20 @@ class Harness:
             dev = temporal_server.command(self.folder / "temporal.db", port("temporal"), None)
             self._temporal(dev, "", cli)
         self._toxiproxy(programs)
-        self._mariadb()
+        if self.file is None:
+            self._mariadb()
+        absent = {
+            *(("postgres", *OURS) if self.dev else ()),
+            *(("database",) if self.file else ()),
+        } - {*self.ours}
         for name in PROXIED:
-            if name not in (("postgres", *OURS) if self.dev else ()) or name in self.ours:
+            if name not in absent:
                 self.proxies.add(name, port(f"proxy of {name}"), port(name))
         if not self.dev:
             self._postgres()
             self._temporal(*self._production(programs), cli)
+        if self.file is not None:
+            return
         self.parts["mariadb"].wait_ready()
         self.record("CREATE DATABASE lifecycle CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "mysql")
         self.record("USE lifecycle")
@@ -407,7 +438,7 @@ class Harness:
         )
 
     def _database_answers(self) -> bool:
-        with suppress(pymysql.err.MySQLError):
+        with suppress(RecordAway):
             return self.record("SELECT 1", "mysql") == [(1,)]
         return False
 
@@ -531,11 +562,17 @@ class Harness:
         entry |= {"resumable": True, "args": args}
         more = {name: {"required": False} for name in ("site", "refused")}
         visitor = entry | {"name": "visitor", "sites": {"from": "site"}, "args": args | more}
-        crawlers.write_text(json.dumps([entry, visitor]))
+        self.entry = entry
+        deployed = {key: value for key, value in entry.items() if key != "project"}
+        deployed |= {"name": PACKAGE, "package": PACKAGE}
+        crawlers.write_text(json.dumps([entry, visitor, *([] if self.landed else [deployed])]))
+        database = f"mysql+pymysql://root@{proxy.get('database')}/lifecycle"
+        if self.file is not None:
+            database = f"sqlite:///{self.file}"
         self.env = self.clean | aws_environment(f"http://{proxy['s3']}") | {
             "TEMPORAL_ADDRESS": proxy["temporal"],
             "TEMPORAL_CONFIG_FILE": str(self.folder / "temporal.toml"),
-            "LIFECYCLE_DATABASE__URL": f"mysql+pymysql://root@{proxy['database']}/lifecycle",
+            "LIFECYCLE_DATABASE__URL": database,
             "LIFECYCLE_CATALOGUE": str(crawlers),
             "LIFECYCLE_CLUSTER__STATE_DIR": str(self.disk / "cluster"),
             "LIFECYCLE_CLUSTER__SLOTS": str(self.slots),
@@ -551,6 +588,11 @@ class Harness:
             "LIFECYCLE_EVENTS__URL": (self.folder / "events.jsonl").as_uri(),
         }  # fmt: skip
         self.env |= {"PYTHONPATH": str(ROOT)}
+        if self.landed is None:
+            self.env |= {
+                "LIFECYCLE_CODE__KEEP": str(KEEP),
+                "LIFECYCLE_CODE__CACHE_DIR": str(self.folder / "code-cache"),
+            }
         clock = ["cc", "-O2", "-shared", "-fPIC", "-o", str(self.folder / "clock.so")]
         self._run(*clock, str(Path(__file__).with_name("clock.c")))
         self._run(sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade", env=self.env)
@@ -594,11 +636,15 @@ class Harness:
     # --- asking -----------------------------------------------------------------------------------
 
     def record(self, sql: str, database: str = "lifecycle") -> list[tuple[Any, ...]]:
-        """Return the result of a statement, past every proxy. Raises pymysql's errors if the
+        """Return the result of a statement, past every proxy. Raises ``RecordAway`` if the
         database is away.
         """
         held = self._local
         try:
+            if self.file is not None:
+                if getattr(held, "connection", None) is None:
+                    held.connection = opened(self.file)
+                return list(held.connection.execute(sql))
             if getattr(held, "connection", None) is None:
                 where: Any = {"host": "127.0.0.1", "port": self.port("database"), "user": "root"}
                 held.connection = pymysql.connect(
@@ -609,9 +655,9 @@ class Harness:
             with held.connection.cursor() as cursor:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
-        except pymysql.err.MySQLError:
+        except (pymysql.err.MySQLError, sqlite3.Error) as error:
             held.connection = None
-            raise
+            raise RecordAway(str(error)) from error
 
     def ask(
         self, gateway: str, method: str, path: str, body: Any, key: str = ""
@@ -623,9 +669,25 @@ class Harness:
             f"http://127.0.0.1:{self.port(f'proxy of {gateway}')}{path}",
             {"Idempotency-Key": key},
         )
+        content = {"content" if isinstance(body, bytes) else "json": body}
         try:
-            got = HTTP.request(method, url, json=body, headers=headers, timeout=15)
+            got = HTTP.request(method, url, headers=headers, timeout=15, **content)
             told = got.json() if got.content else {}
         except (httpx.HTTPError, ValueError) as error:
             return None, {"error": f"{type(error).__name__}: {error}"[:200]}
         return got.status_code, told if isinstance(told, dict) else {"told": told}
+
+
+def seconds(at: str | datetime) -> float:
+    """Return a recorded time in seconds since the epoch. SQLite stores it as text."""
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return moment.replace(tzinfo=UTC).timestamp()
+
+
+def opened(file: Path) -> sqlite3.Connection:
+    """Open the record on SQLite, with those functions of MariaDB that statements use."""
+    connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True, timeout=5, isolation_level=None)
+    for name in ("NOW", "UTC_TIMESTAMP"):
+        connection.create_function(name, 1, lambda _: datetime.now(UTC).isoformat())
+    connection.create_function("UNIX_TIMESTAMP", 1, lambda at: at and seconds(at))
+    return connection

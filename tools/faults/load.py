@@ -14,9 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pymysql
-
-from tools.faults.harness import Harness
+from tools.faults.code_record import CodeWatch
+from tools.faults.harness import Harness, RecordAway
 from tools.faults.oracle import EVERY_S, INTERVAL_S, Age, Ask, Name, Seen
 from tools.faults.parts import stat
 
@@ -46,7 +45,7 @@ SCHEDULED = {
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
 #: For our runs with executing tasks: the age of the oldest last poll, and the most seconds by which
 #: a next poll exceeds the recorded interval.
-_SINCE = "TIMESTAMPDIFF(MICROSECOND, verified_at, UTC_TIMESTAMP(6)) / 1e6"
+_SINCE = "(UNIX_TIMESTAMP(UTC_TIMESTAMP(6)) - UNIX_TIMESTAMP(verified_at))"
 AGE = (
     f"SELECT MAX({_SINCE}), MAX({_SINCE} - COALESCE(look_gap_ms / 1e3, {INTERVAL_S})) FROM "
     "run_history r "
@@ -138,16 +137,20 @@ class Load:
         dice: random.Random | None = None,
         **more: Any,
     ) -> None:
-        """Send a request until somebody answers, to gateways that ``dice`` choose."""
+        """Send a request until somebody answers, to gateways that ``dice`` choose.
+
+        ``about`` is recorded instead of a body that consists of bytes.
+        """
         order = [(dice or self.dice).choice(self.harness.gateways) for _ in range(200)]
         self._pool.submit(self._until_told, order, kind, key, path, body, **more)
 
     def _until_told(
         self, order: list[str], kind: str, key: str, path: str, body: Any, *, run_id: int | None = None,
         endless: bool = False, method: str = "POST", site: str = "", then: Callable[[dict[str, Any]], None] | None = None,
+        about: Any = None,
     ) -> None:  # fmt: skip
         sent, status = time.time(), None
-        for gateway in order:
+        for tries, gateway in enumerate(order, 1):  # noqa: B007
             status, told = self.harness.ask(gateway, method, path, body, key)
             if (
                 status is not None and status < 500 and status != 429
@@ -158,7 +161,11 @@ class Load:
             if kind == "start" and status is not None and status < 300:
                 run_id = int(told["run_id"])
                 self.runs[run_id] = endless
-            self.asks.append(Ask(kind, key, sent, time.time(), status, run_id, site, body))
+            known = body if about is None else about
+            answered = time.time()
+            self.asks.append(
+                Ask(kind, key, sent, answered, status, run_id, site, known, tries, told)
+            )
             if kind == "schedule" and self.asks[-1].accepted:
                 on = (time.time(), 0.0, EVERY) if key == "on" else (self.schedule[0], sent, EVERY)
                 self.schedule = on if on[0] else self.schedule
@@ -287,6 +294,8 @@ class Sampler(threading.Thread):
         self.holders: Callable[[], Rows] | None = None
         """Who says how many tasks hold a slot of each site."""
         self.most_holders: Counter[str] = Counter()
+        self.code: CodeWatch | None = None
+        """Who watches canaries, current versions and stored code."""
         self.untrue: list[Seen] = []
         self.samples = self.unread = 0
         self.load = 0.0
@@ -306,13 +315,15 @@ class Sampler(threading.Thread):
                 self.ages += [Age(at, float(oldest), float(overdue))] if oldest is not None else []
             for site, tasks in self._heard(self.holders) if self.holders else []:
                 self.most_holders[site] = max(self.most_holders[site], tasks)
+            if self.code:
+                self.code.turn(at, self._heard)
             last, self.load = at, max(self.load, os.getloadavg()[0])
 
     def _heard(self, ask: Callable[[], Rows]) -> Rows:
         self.samples += 1
         try:
             return ask()
-        except pymysql.err.MySQLError:  # Nobody can be read at this time.
+        except RecordAway:  # Nobody can be read at this time.
             self.unread += 1
             return []
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tools.faults.code_record import CodeRecord
 from tools.soak.journal import Process, overlaps
 
 Name = tuple[int, int, int]
@@ -77,6 +78,9 @@ class Ask:
     run_id: int | None = None
     site: str = ""
     body: Any = None
+    tries: int = 1
+    answer: dict[str, Any] = field(default_factory=dict)
+    """The body of the last answer."""
 
     @property
     def accepted(self) -> bool:
@@ -201,6 +205,8 @@ class Evidence:
     """Site, person and run of each recorded closing and opening of a site."""
     left_at_sites: list[str] = field(default_factory=list)
     """What was open at sites after everything had ended."""
+    code: CodeRecord = field(default_factory=CodeRecord)
+    """What is recorded about deployed code."""
     lost: list[float] = field(default_factory=list)
     """When what was accepted and has no true end on record was last heard of."""
     doubled: list[float] = field(default_factory=list)

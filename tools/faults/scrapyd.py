@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pymysql
 
 from tests.kubernetes.cluster import binaries
-from tools.faults.harness import SLOTS, SOAK, Harness
+from tools.faults.harness import SLOTS, SOAK, Harness, RecordAway
 from tools.faults.load import USUAL, Rows
 from tools.faults.oracle import Evidence, doubled
 from tools.faults.parts import Part, answers
@@ -134,21 +133,21 @@ class Scrapyd:
                 job["id"]: status for name, status in STATUSES.items() for job in told[name]
             }
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            raise pymysql.err.OperationalError(str(error)) from error
+            raise RecordAway(str(error)) from error
         return [(int(number), 0, 1, self.listed.get(number, "LOST")) for number in known]
 
     def busy(self) -> bool:
         """Return whether scrapyd lists a job that has not ended, or false while it does not answer."""
         try:
             return any(status in ("PENDING", "RUNNING") for *_, status in self.record())
-        except pymysql.err.MySQLError:
+        except RecordAway:
             return False
 
     def end(self) -> Evidence:
         """Return what is known about its jobs, which have had the time to end."""
         self._over.set()
         self._asker.join()
-        with suppress(pymysql.err.MySQLError):
+        with suppress(RecordAway):
             self.record()
         evidence = Evidence(processes=read_journals(self.journals))
         last = {str(one.run_id): one.last for one in evidence.processes}

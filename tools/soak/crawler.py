@@ -9,6 +9,9 @@ when it executed. It uses only the standard library.
 The arguments are ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (it ignores
 SIGTERM), ``needs`` (MiB of memory at its end), ``site`` (the host of its requests, which keep the
 limits of the site), and ``refused`` (the site refuses the next request for so many seconds).
+
+A deployed copy has a file ``code.txt`` next to it, whose text names the code in the journal. Code
+whose name ends with ``bad`` always fails.
 """
 
 import asyncio
@@ -25,6 +28,17 @@ BEAT_S = 0.2
 #: twice a second.
 HELD_S = 4.0
 ANSWER_S = 0.1
+#: The end of a crawl whose code is bad.
+BAD_END = "exit:1"
+
+
+def code_name():
+    """Return the name of the code that this process executes; empty if it was not deployed."""
+    place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "code.txt")
+    if not os.path.exists(place):
+        return ""
+    with open(place) as file:
+        return file.read()
 
 
 class Journal:
@@ -41,7 +55,8 @@ class Journal:
         self.file = os.open(
             os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        self.say("begin", pid=os.getpid(), start=start, runner=os.getppid(), args=args, **me)
+        me |= {"pid": os.getpid(), "start": start, "runner": os.getppid(), "code": code_name()}
+        self.say("begin", args=args, **me)
 
     def say(self, what, **more):
         line = json.dumps({"at": time.time(), "what": what, **more}) + "\n"
@@ -85,7 +100,8 @@ class Crawl:
             time.sleep(min(BEAT_S, max(0.0, end - time.monotonic())))
         if "needs" in self.args:
             self.eat(int(self.args["needs"]))
-        return self.finish(*self.args["how"].split(":"))
+        how = BAD_END if code_name().endswith("bad") else self.args["how"]
+        return self.finish(*how.split(":"))
 
     async def visit(self):
         """Send one request after the other to the site, whenever it may."""

@@ -43,6 +43,8 @@ class Process:
     """Site, begin and end of each of its requests. The last one may end with the process."""
     refused: bool = False
     """True if a site refused one of its requests."""
+    code: str = ""
+    """The name in the deployed code that it executed; empty if its code was not deployed."""
 
     @property
     def name(self) -> Name:
@@ -102,6 +104,7 @@ def read_process(file: Path) -> Process | None:
         hungry=hungers[0] if hungers else None,
         requests=_requests(lines),
         refused=any(line["what"] == "refused" for line in lines),
+        code=first.get("code", ""),
     )
 
 
