@@ -15,7 +15,7 @@ from crawler_lifecycle.features.packages.adapters import code_store
 from crawler_lifecycle.features.packages.adapters.code_store import open_code_store
 from crawler_lifecycle.features.packages.ports import CodeStore
 from tests.support.fakes.packages import FakeCodeStore
-from tests.support.s3 import Bucket
+from tests.support.s3 import Bucket, use_aws
 from tests.support.s3_faults import FaultProxy
 
 
@@ -94,6 +94,21 @@ def test_what_was_read_once_stays_while_the_bucket_is_away(
         bucket.client.delete_object(Bucket=bucket.name, Key=f"{n:064x}.zip")
         with pytest.raises(NotDelivered, match=f"{n:064x}.zip: code cannot be read"):
             store.open(digest(n))
+
+
+def test_code_that_was_read_is_served_without_a_bucket_and_other_code_names_the_reason(
+    bucket: Bucket, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{bucket.name}"
+    store = open_code_store(url, tmp_path / "cache")
+    for n in range(2):
+        store.put(digest(n), io.BytesIO(b"zip %d" % n))
+    assert read(store, 0) == b"zip 0"
+    use_aws(monkeypatch, "http://127.0.0.1:9")
+    away = open_code_store(url, tmp_path / "cache")
+    assert read(away, 0) == b"zip 0"
+    with pytest.raises(NotDelivered, match=r"code cannot be read.*127\.0\.0\.1:9"):
+        away.open(digest(1))
 
 
 @pytest.mark.parametrize("url", ["http://a/b", "file:relative", "file://host/a", "s3://A", ""])

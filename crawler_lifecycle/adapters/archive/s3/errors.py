@@ -103,6 +103,7 @@ def code_of(error: Exception) -> str:
 _PAGES = {
     "LIFECYCLE_ARCHIVE__URL": "docs/archive.md",
     "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes-files.md",
+    "LIFECYCLE_CODE__URL": "docs/archive.md",
 }
 
 
