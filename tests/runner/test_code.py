@@ -95,6 +95,16 @@ def test_a_refusal_and_an_endless_outage_are_reported(
         fetch_code(variables, print)
 
 
+def test_an_answer_without_end_is_not_stored(
+    gateway: Any, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(code, "ZIP_MAX", len(gateway.zipped) - 1)
+    with pytest.raises(CodeUnavailable, match=f"it has more than {code.ZIP_MAX} bytes"):
+        fetch_code(variables, print)
+    assert os.listdir(variables["CRAWL_CODE_DIR"]) == []
+
+
 @pytest.mark.parametrize("statuses", [[0], [503] * 9])
 def test_a_stop_ends_the_fetch_within_a_second(
     gateway: Any, variables: dict[str, str], statuses: list[int]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.features.packages.adapters import packing
 from crawler_lifecycle.features.packages.adapters.packing import pack
 from crawler_lifecycle.runner import package
 from crawler_lifecycle.runner.package import BadPackage, Package
@@ -115,6 +116,16 @@ def lying() -> io.BytesIO:
     return io.BytesIO(bytes(raw))
 
 
+def directory_of(files: int) -> bytes:
+    """A zip with the directory of so many files, without their contents."""
+    name = b"a.py"
+    size = (0, 0, 0, len(name), 0, 0, 0, 0, stat.S_IFREG << 16, 0)
+    entry = struct.pack(zipfile.structCentralDir, b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 33, *size)
+    directory = (entry + name) * files
+    counts = (0, 0, min(files, 65_534), min(files, 65_534), len(directory), 0, 0)
+    return directory + struct.pack(zipfile.structEndArchive, b"PK\5\6", *counts)
+
+
 @pytest.mark.parametrize(
     ("file", "said"),
     [
@@ -127,6 +138,8 @@ def lying() -> io.BytesIO:
         (made((link(), b"/etc/passwd")), "links and devices are not allowed"),
         (made(("a", b""), ("a/b", b"")), "it is a file and a folder"),
         (bomb(), "at most 209,715,200 are allowed"),
+        (io.BytesIO(directory_of(45_000)), "more than 20,000 files"),
+        (io.BytesIO(directory_of(1_000_000)), "its directory has more than 8,388,608 bytes"),
         (io.BytesIO(b"no zip"), "the zip cannot be read"),
         (io.BytesIO(), "the zip cannot be read"),
     ],
@@ -156,6 +169,19 @@ def test_too_many_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "_BLOCK", 100)
     with pytest.raises(BadPackage, match="its directory has more than 100 bytes"):
         Package(made(*((f"{n}.py", b"") for n in range(3))))
+
+
+def test_a_folder_with_too_much_is_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(4):
+        (tmp_path / f"{n}.py").write_text("x" * 10)
+    for limit, most in (("FILES_MAX", 3), ("BYTES_MAX", 39)):
+        with monkeypatch.context() as patch:
+            patch.setattr(packing, limit, most)
+            with pytest.raises(BadPackage, match="leave out what is not code"):
+                zipped(tmp_path)
+    assert len(Package(io.BytesIO(zipped(tmp_path))).paths) == 4
 
 
 def test_what_cannot_be_packed_is_told(tmp_path: Path) -> None:

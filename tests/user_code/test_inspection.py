@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,21 @@ def test_a_project_that_cannot_be_inspected_is_told(
     assert found.spiders == []
     assert said in (found.problem or "")
     assert "crawl-inspection" not in (found.problem or ""), "paths begin in the project"
+
+
+def test_a_project_is_imported_in_a_process_of_its_own_with_its_limits(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIFECYCLE_DATABASE__URL", "mysql://lifecycle:secret@db/lifecycle")
+    marker = tmp_path / "marker"
+    told = f"open({str(marker)!r}, 'w').write(f'{{os.getpid()}} {{sorted(os.environ)}}')\n"
+    assert deployed.inspect(told).problem is None
+    pid, _, names = marker.read_text().partition(" ")
+    assert int(pid) != os.getpid()
+    assert "LIFECYCLE" not in names
+    rules = Rules(memory=256 * 1024**2, folder=tmp_path)
+    deployed.activities.inspector = ProjectInspector(rules)
+    assert "MemoryError" in (deployed.inspect("bytearray(2**30)\n").problem or "")
 
 
 def test_damaged_code_is_not_executed(deployed: Deployed) -> None:
