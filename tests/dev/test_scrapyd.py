@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,14 @@ from tests.dev.dev_support import Dev, wait_until
 PROJECT = "default"
 #: A crawl that goes on until somebody ends it.
 SLOW = {"delay": "60"}
+SPIDER = """
+import scrapy
+class Marked(scrapy.Spider):
+    name = "marked"
+    start_urls = ["data:,page"]
+    def parse(self, response):
+        self.logger.info("executed %s")
+"""
 
 
 def test_python_scrapyd_api_and_scrapyd_client_from_schedule_to_finished(
@@ -77,23 +87,62 @@ def _scrapyd_client(client: ScrapydClient) -> None:
 
 def _command(url: str, folder: Path) -> None:
     """The command ``scrapyd-client``, in a project whose configuration has another address now."""
-    (folder / "shop").mkdir()
-    (folder / "shop" / "__init__.py").touch()
-    (folder / "shop" / "settings.py").touch()
-    (folder / "scrapy.cfg").write_text(
-        f"[settings]\ndefault = shop.settings\n[deploy]\nurl = {url}\nproject = {PROJECT}\n"
-    )
-
-    def told(*words: str) -> str:
-        program = Path(sys.executable).parent / "scrapyd-client"
-        done = subprocess.run(
-            [program, *words], cwd=folder, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    assert told("projects") == f"{PROJECT}\n"
-    assert f"{PROJECT} services\n" in told("spiders", "-v", "-p", PROJECT)
-    job = told("schedule", "-p", PROJECT, "services").split(" => ")[1].strip()
+    _write_project(folder, url, PROJECT)
+    assert _told(folder, "scrapyd-client", "projects") == f"{PROJECT}\n"
+    spiders = _told(folder, "scrapyd-client", "spiders", "-v", "-p", PROJECT)
+    assert f"{PROJECT} services\n" in spiders
+    scheduled = _told(folder, "scrapyd-client", "schedule", "-p", PROJECT, "services")
+    job = scheduled.split(" => ")[1].strip()
     client = ScrapydClient(url)
     wait_until(lambda: client.status(job)["currstate"] == "finished")
+
+
+def _write_project(folder: Path, url: str, project: str) -> None:
+    """Write a Scrapy project without spiders, which is deployed to this address."""
+    (folder / "shop").mkdir()
+    (folder / "shop" / "__init__.py").touch()
+    (folder / "shop" / "settings.py").write_text('SPIDER_MODULES = ["shop.spiders"]\n')
+    (folder / "scrapy.cfg").write_text(
+        f"[settings]\ndefault = shop.settings\n[deploy]\nurl = {url}\nproject = {project}\n"
+    )
+
+
+def _told(folder: Path, program: str, *words: str) -> str:
+    """Call a program of scrapyd-client in a project, and return its output."""
+    path = Path(sys.executable).parent / program
+    done = subprocess.run([path, *words], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_scrapyd_deploy_deploys_and_rolls_back_what_crawls_execute(
+    running: Dev, tmp_path: Path
+) -> None:
+    url = running.known["gateway"]
+    client = ScrapydClient(url)
+    _write_project(tmp_path, url, "marked")
+
+    def deploy(version: str) -> None:
+        (tmp_path / "shop" / "spiders.py").write_text(SPIDER % version)
+        told = _told(tmp_path, "scrapyd-deploy", "-v", version)
+        assert json.loads(told)["spiders"] == 1, told
+
+    def executed(**more: str) -> list[str]:
+        job = client.schedule("marked", "marked", [*more.items()])
+        wait_until(lambda: client.status(job, "marked")["currstate"] == "finished")
+        [done] = [done for done in client.jobs("marked")["finished"] if done["id"] == job]
+        log = requests.get(f"{url}{done['log_url']}", timeout=60).text
+        return re.findall(r"executed (\w+)", log)
+
+    deploy("r1")
+    assert executed() == ["r1"]
+    deploy("r2")
+    assert executed() == ["r2"]
+    assert executed(_version="r1") == ["r1"]
+    running.crawlctl("package", "use", "marked", "r1")
+    assert executed() == ["r1"]
+    # As with scrapyd, the newest of the remaining versions is executed.
+    client.delversion("marked", "r1")
+    assert executed() == ["r2"]
+    client.delproject("marked")
+    assert client.projects() == [PROJECT]
