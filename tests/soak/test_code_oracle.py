@@ -101,6 +101,7 @@ def honest() -> Evidence:
         canaries=[Canary(7, "uid", "v3", 0.5, "rejected", 1, 1, "judge")],
         events=Counter({("canary.rejected", "uid"): 1}),
         editions={"1": "e1", "2": "e2"},
+        spiders=("v9", ["shelf-v9"]),
         ended={7: (OPEN_LAST, ENDED_FIRST)},
     )
     e.code.tasks.append(CodeTask((5, 0, 2), 2, "SUCCEEDED", "sha256:v2", "v2"))
@@ -189,6 +190,10 @@ def _without_its_code(e: Evidence) -> None:
     e.tasks[0] = Task((1, 0, 1), "FAILED", "code unavailable")
 
 
+def _old_entries(e: Evidence) -> None:
+    e.code.spiders = ("v9", ["shelf-v8"])
+
+
 def _seen(e: Evidence) -> None:
     e.code.seen.append("canary 7 was rejected and is open")
 
@@ -214,6 +219,7 @@ def _seen(e: Evidence) -> None:
         (_decided_otherwise, "canary 7 was accepted by a person and is"),
         (_got_other_contents, "version v2 got other contents: v2/2"),
         (_without_its_code, "failed before it began: code unavailable"),
+        (_old_entries, "current version of shelf is v9, and its entries are ['shelf-v8']"),
         (_seen, "canary 7 was rejected and is open"),
     ],
 )

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tools.faults.code_record import ENTRY, PACKAGE, Canary, CodeRun
+from tools.faults.code_record import ENTRY, PACKAGE, SPIDERS, Canary, CodeRun
 from tools.faults.oracle import OVER, Ask, Evidence
 
 #: How the keys of starts begin.
@@ -52,6 +52,7 @@ def judge_code(e: Evidence) -> list[str]:
         *_canaries(e),
         *_refused(e),
         *_began(e),
+        *_followed(e),
         *e.code.seen,
     ]
 
@@ -291,6 +292,18 @@ def _began(e: Evidence) -> Iterator[str]:
         disk = any(fault.label.startswith("disk") for fault in e.faults)
         if not disk:
             yield f"task {name} of a deployed crawler failed before it began: {failed[name]}"
+
+
+def _followed(e: Evidence) -> Iterator[str]:
+    """Check that the entries of a Scrapy project are the spiders of its current version."""
+    version, entries = e.code.spiders
+    if entries != ([] if version is None else [spider_of(version)]):
+        yield f"the current version of {SPIDERS} is {version}, and its entries are {entries}"
+
+
+def spider_of(version: str) -> str:
+    """Return the name of the only spider of a version of the Scrapy project."""
+    return f"{SPIDERS}-{version}"
 
 
 def code_summary(e: Evidence) -> str:

@@ -18,6 +18,8 @@ Ask = Callable[[str], Rows]
 #: The crawler whose code is the package of the same name, and the crawler of an entry in the
 #: database.
 PACKAGE, ENTRY = "deployed", "edition"
+#: A package of a Scrapy project. Its spider, and so its only entry, is named after the version.
+SPIDERS = "shelf"
 #: Every so many samples, the sampler also reads what is recorded about code.
 EVERY = 4
 _OPEN = "status NOT IN ('COMPLETED', 'FAILED')"
@@ -86,6 +88,8 @@ class CodeRecord:
     canaries: list[Canary] = field(default_factory=list)
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often each event about a canary is recorded, by type and uid of the canary."""
+    spiders: tuple[str | None, list[str]] = (None, [])
+    """The current version of the Scrapy project, and the names of its entries."""
     editions: dict[str, str] = field(default_factory=dict)
     """The edition of each version of the entry."""
     ended: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -110,6 +114,9 @@ def read_code(ask: Ask) -> CodeRecord:
         f"SELECT number, document FROM catalogue_change WHERE name = '{ENTRY}'"
     ):
         found.editions[str(number)] = json.loads(text)["args"]["edition"]["default"]
+    current = ask(f"SELECT p.current FROM package p WHERE p.name = '{SPIDERS}'")
+    entries = ask(f"SELECT name FROM catalogue_entry WHERE package = '{SPIDERS}' ORDER BY name")
+    found.spiders = (current[0][0] if current else None, [name for (name,) in entries])
     found.seen = [
         f"package {name} has the current version {version}, which does not exist"
         for name, version in ask(_NO_CURRENT)

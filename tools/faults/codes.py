@@ -14,8 +14,8 @@ import time
 import zipfile
 from typing import Any
 
-from tools.faults.code_oracle import KEYS
-from tools.faults.code_record import ENTRY, PACKAGE
+from tools.faults.code_oracle import KEYS, spider_of
+from tools.faults.code_record import ENTRY, PACKAGE, SPIDERS
 from tools.faults.harness import SOAK, RecordAway
 from tools.faults.load import Load
 
@@ -25,6 +25,14 @@ SECONDS = (0.3, 4.0)
 _VERSIONS = f"/v1/packages/{PACKAGE}/versions"
 #: This many known versions stay, so that a deletion never removes the package.
 KEPT = 5
+#: Files of code that are not modules.
+ENDINGS = {"code": "code.txt", "scrapy": "scrapy.cfg"}
+SETTINGS = 'SPIDER_MODULES = ["spiders"]'
+SPIDER = """
+import scrapy
+class Shelf(scrapy.Spider):
+    name = "{}"
+"""
 _DONE = (
     "SELECT c.code_digest FROM run_code c JOIN run_history r ON r.run_id = c.run_id "
     f"WHERE r.crawler = '{PACKAGE}' GROUP BY c.code_digest "
@@ -33,12 +41,12 @@ _DONE = (
 _OPEN = "SELECT canary_id, new_version FROM canary WHERE state = 'open'"
 
 
-def zipped(name: str) -> bytes:
-    """Return the zip of the code with this name."""
+def zipped(**files: str) -> bytes:
+    """Return a zip with these texts, by the names of their files without the ending."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(SOAK / "crawler.py", "crawler.py")
-        archive.writestr("code.txt", name)
+        for name, text in files.items():
+            archive.writestr(ENDINGS.get(name, f"{name}.py"), text)
     return file.getvalue()
 
 
@@ -54,6 +62,8 @@ class CodeLoad:
         self.deleted: set[str] = set()
         self.numbers: list[int] = []
         """Accepted versions of the entry."""
+        self.projects: list[str] = []
+        """Accepted versions of the Scrapy project."""
         self._stopped: list[int] = []
         self._count = 0
         self._next = 0.0
@@ -84,6 +94,8 @@ class CodeLoad:
             self._stop: 1.0,
             self._resume: 1.0,
             self._age: 0.5,
+            self._project: 0.6,
+            self._use_project: 0.6,
         }
         self.dice.choices([*kinds], [*kinds.values()])[0]()
 
@@ -126,7 +138,8 @@ class CodeLoad:
 
         about = {"version": wanted, "name": name, "bad": bad}
         path = f"{_VERSIONS}/{wanted}{params}"
-        self._ask(kind, "PUT", path, zipped(name), about=about, then=accepted)
+        code = zipped(crawler=(SOAK / "crawler.py").read_text(), code=name)
+        self._ask(kind, "PUT", path, code, about=about, then=accepted)
 
     def _other(self) -> None:
         """Deploy other contents under the newest version, which must be refused."""
@@ -164,6 +177,25 @@ class CodeLoad:
 
         path, about = f"/v1/crawlers/{ENTRY}", {"edition": edition}
         self._ask("set entry", "PUT", path, body, about=about, then=accepted)
+
+    def _project(self) -> None:
+        """Deploy a Scrapy project, which a worker inspects."""
+        self._count += 1
+        version = f"v{self._count}"
+        cfg = "[settings]\ndefault = settings\n"
+        spiders = SPIDER.format(spider_of(version))
+        code = zipped(scrapy=cfg, settings=SETTINGS, spiders=spiders)
+
+        def accepted(told: dict[str, Any]) -> None:
+            self.projects.append(version)
+
+        path, about = f"/v1/packages/{SPIDERS}/versions/{version}", {"version": version}
+        self._ask("project", "PUT", path, code, about=about, then=accepted)
+
+    def _use_project(self) -> None:
+        if self.projects:
+            body = {"version": self.dice.choice(self.projects[-3:])}
+            self._ask("use project", "POST", f"/v1/packages/{SPIDERS}/use", body)
 
     def _use_entry(self) -> None:
         if self.numbers:
