@@ -20,7 +20,7 @@ from tools.faults.harness import SOAK, RecordAway
 from tools.faults.load import Load
 
 #: Seconds between two requests, and of a crawl.
-PACE_S = 2.0
+PACE_S = 2.5
 SECONDS = (0.3, 4.0)
 _VERSIONS = f"/v1/packages/{PACKAGE}/versions"
 #: This many known versions stay, so that a deletion never removes the package.
@@ -64,6 +64,7 @@ class CodeLoad:
         """Accepted versions of the entry."""
         self.projects: list[str] = []
         """Accepted versions of the Scrapy project."""
+        self._runs: list[int] = []
         self._stopped: list[int] = []
         self._count = 0
         self._next = 0.0
@@ -112,8 +113,8 @@ class CodeLoad:
         self.load.ask("start", key, "/v1/runs", body, dice=self.dice, then=self._began)
 
     def _began(self, told: dict[str, Any]) -> None:
-        if len(self._stopped) < 50 and told["crawler"] == PACKAGE:
-            self._stopped.append(int(told["run_id"]))
+        if told["crawler"] == PACKAGE:
+            self._runs.append(int(told["run_id"]))
 
     def _known(self) -> list[str]:
         return [version for version in self.good if version not in self.deleted]
@@ -203,15 +204,16 @@ class CodeLoad:
             self._ask("use entry", "POST", f"/v1/crawlers/{ENTRY}/use", body)
 
     def _stop(self) -> None:
-        if self._stopped:
-            run_id = self._stopped[-1]
+        if self._runs:
+            run_id = self._runs[-1]
+            self._stopped.append(run_id)
             body = {"requested_by": "faults"}
             self._ask("stop", "POST", f"/v1/runs/{run_id}/stop", body, run_id=run_id)
 
     def _resume(self) -> None:
-        """Resume an earlier run with its own code, or with the newest."""
-        if self._stopped:
-            run_id = self._stopped.pop(0)
+        """Resume a stopped or failed run with its own code, or with the newest."""
+        if runs := self._stopped or self._runs:
+            run_id = runs.pop(0)
             body = self.dice.choice(({}, {"version": "newest"}))
             self._ask("resume", "POST", f"/v1/runs/{run_id}/resume", body, run_id=run_id)
 
