@@ -89,3 +89,15 @@ def test_what_cannot_be_deployed_is_told_and_not_sent(
     done = crawlctl("deploy", str(tmp_path / source))
     assert done.code == 2
     assert said in done.err
+
+
+def test_the_traceback_of_a_project_that_cannot_be_imported_is_shown(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, project: Path
+) -> None:
+    problem = "the project cannot be imported: File a.py, line 1\nImportError: no shop"
+    answer = {"code": "invalid_request", "status": 422, "detail": f"body: {problem}"}
+    gateway.put(path__startswith="/v1/packages/").respond(422, json=answer)
+    done = crawlctl("deploy", str(project))
+    assert done.code == 2
+    assert "File a.py, line 1" in done.err
+    assert "ImportError: no shop" in done.err
