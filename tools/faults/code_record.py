@@ -174,5 +174,6 @@ class CodeWatch:
             if not (self.store / f"{digest.removeprefix('sha256:')}.zip").exists()
         }
         for run_id, digest in sorted(missing & self._missing):
-            self.seen.append(f"run {run_id} is open, and its code {digest} was removed")
+            text = f"run {run_id} is open, and its code {digest} was removed"
+            self.seen += [text] if text not in self.seen else []
         self._missing = missing

@@ -20,7 +20,7 @@ from tools.faults.harness import SOAK, RecordAway
 from tools.faults.load import Load
 
 #: Seconds between two requests, and of a crawl.
-PACE_S = 2.5
+PACE_S = 1.5
 SECONDS = (0.3, 4.0)
 _VERSIONS = f"/v1/packages/{PACKAGE}/versions"
 #: This many known versions stay, so that a deletion never removes the package.
@@ -64,6 +64,12 @@ class CodeLoad:
         """Accepted versions of the entry."""
         self.projects: list[str] = []
         """Accepted versions of the Scrapy project."""
+        # So that also a test run of seconds has a canary and a roll-back.
+        self._first = [
+            *(self._deploy, self._set, self._start, self._project, self._start, self._canary),
+            *(self._start, self._start, self._start, self._start, self._deploy, self._start),
+            *(self._use, self._start, self._use_entry, self._start),
+        ]
         self._runs: list[int] = []
         self._stopped: list[int] = []
         self._count = 0
@@ -78,9 +84,8 @@ class CodeLoad:
         if time.time() < self._next:
             return
         self._next = time.time() + self.dice.expovariate(1 / PACE_S)
-        if not self._count:
-            self._deploy()
-            self._set()
+        if self._first:
+            self._first.pop(0)()
             return
         kinds = {
             self._start: 12.0,

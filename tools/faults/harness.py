@@ -590,6 +590,7 @@ class Harness:
         self.env |= {"PYTHONPATH": str(ROOT)}
         if self.landed is None:
             self.env |= {
+                "LIFECYCLE_CODE__URL": "s3://archive/code",
                 "LIFECYCLE_CODE__KEEP": str(KEEP),
                 "LIFECYCLE_CODE__CACHE_DIR": str(self.folder / "code-cache"),
             }
