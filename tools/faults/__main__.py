@@ -170,8 +170,9 @@ def play(
     sampler.holders = lambda: harness.record(HOLDERS)
     sites = SiteLoad(load, seeds[0])
     codes = None
-    # A restored record forgets versions, and a landed build may not know any.
-    if chosen.restore != "database" and harness.landed is None:
+    # A restored record forgets versions, a landed build may not know any, and scrapyd would not get
+    # these crawls.
+    if chosen.restore != "database" and harness.landed is None and not chosen.scrapyd:
         codes = CodeLoad(load, harness.entry, seeds[0])
         watch = sampler.code = CodeWatch(harness.code, harness.record)
     faults = Faults(harness, seeds[0], chosen.only, chosen.restore, away)

@@ -87,11 +87,12 @@ class CodeLoad:
         if self._first:
             self._first.pop(0)()
             return
+        # Few requests end a canary, so that the judge ends most of them.
         kinds = {
-            self._start: 12.0,
-            self._deploy: 2.0,
-            self._canary: 2.5,
-            self._use: 2.5,
+            self._start: 14.0,
+            self._deploy: 0.5,
+            self._canary: 1.2,
+            self._use: 0.8,
             self._delete: 1.0,
             self._other: 0.4,
             self._decide: 0.7,
@@ -129,8 +130,8 @@ class CodeLoad:
 
     def _canary(self) -> None:
         if self.good:
-            share = self.dice.choice((0.2, 0.34, 0.5))
-            runs = self.dice.choice((1, 1, 2, 3))
+            share = self.dice.choice((0.3, 0.5))
+            runs = self.dice.choice((1, 1, 2))
             self._put("canary", f"?canary={share}&canary_runs={runs}", self.dice.random() < 0.5)
 
     def _put(self, kind: str, params: str = "", bad: bool = False, version: str = "") -> None:
