@@ -59,6 +59,8 @@ class CodeLoad:
         self.begin(seed)
         self.good: list[str] = []
         """Accepted versions that are not bad, oldest first."""
+        self.newest = ""
+        """The version that was accepted last. It is never pruned."""
         self.deleted: set[str] = set()
         self.numbers: list[int] = []
         """Accepted versions of the entry."""
@@ -87,7 +89,6 @@ class CodeLoad:
         if self._first:
             self._first.pop(0)()
             return
-        # Few requests end a canary, so that the judge ends most of them.
         kinds = {
             self._start: 14.0,
             self._deploy: 0.5,
@@ -104,7 +105,10 @@ class CodeLoad:
             self._project: 0.6,
             self._use_project: 0.6,
         }
-        self.dice.choices([*kinds], [*kinds.values()])[0]()
+        action = self.dice.choices([*kinds], [*kinds.values()])[0]
+        ends = action in (self._deploy, self._canary, self._use) and self._read(_OPEN)
+        # Most canaries are left to the judge.
+        (self._start if ends and self.dice.random() < 0.8 else action)()
 
     def _start(self) -> None:
         crawler = self.dice.choice((PACKAGE, PACKAGE, PACKAGE, ENTRY))
@@ -140,6 +144,7 @@ class CodeLoad:
         name = f"{wanted}/{self._count}{' bad' if bad else ''}"
 
         def accepted(told: dict[str, Any]) -> None:
+            self.newest = wanted
             if not bad and wanted not in self.good:
                 self.good.append(wanted)
 
@@ -150,8 +155,8 @@ class CodeLoad:
 
     def _other(self) -> None:
         """Deploy other contents under the newest version, which must be refused."""
-        if known := self._known():
-            self._put("other contents", version=known[-1])
+        if self.newest in self._known():
+            self._put("other contents", version=self.newest)
 
     def _use(self) -> None:
         if known := self._known():

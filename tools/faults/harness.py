@@ -66,7 +66,7 @@ DYNAMIC = (
 )
 ARGS = {"seconds": "1", "how": "finished"}
 #: The newest versions of a package that pruning keeps. Gateways prune when they start.
-KEEP = 6
+KEEP = 3
 #: After a restore, nobody waits a quarter of an hour for an audit, or minutes for a process that
 #: would have started work but died before the restore.
 AUDITS = {
