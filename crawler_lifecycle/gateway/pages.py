@@ -36,7 +36,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_login(app, gateway.logins, clock)
     add_fleet(app, gateway.fleet, gateway.health)
     # Before the runs, or "new" would be a run.
-    add_start(app, gateway.commands, gateway.crawlers, store)
+    add_start(app, gateway.commands, gateway.crawlers, store, gateway.crawler_versions.of_crawler)
     runs = gateway.run_list
     add_runs(app, runs)
     head = RunHead(store, views, gateway.temporal_page)

@@ -25,6 +25,7 @@ from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.crawler_fields import Versions
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
@@ -105,7 +106,7 @@ class CrawlerPages:
     crawlers: Crawlers
     clock: Clock
     schedules: Callable[[str, Container[str]], list[dict[str, Any]]]
-    versions: Callable[[str, CrawlerDefinition | None], Sequence[Mapping[str, Any]]]
+    versions: Versions
 
     async def read(self, name: str) -> dict[str, Any]:
         """Return the values that all tabs of a crawler need. Raises ``Problem`` 404 for a crawler

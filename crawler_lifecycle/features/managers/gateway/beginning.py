@@ -193,9 +193,11 @@ class ManagerBeginning(Beginning):
         "jobs": "jobs",
         **{f"job{number}": f"job{number}." for number in range(1, job_rows.ROWS_MAX + 1)},
         "crawler": "opt-spider",
+        "version": "opt---version",
         **{f"options.{field}": f"opt-{name}" for name, field in _EACH.items()},
     }
     commands: ManagerCommands
+    versions: crawler_fields.Versions
 
     async def fields(self, plan: UserCodeRow) -> list[Option]:
         pools = self.commands.managers.known_pools
@@ -237,12 +239,13 @@ class ManagerBeginning(Beginning):
     ) -> dict[str, Any]:
         known, away = await self.commands.crawlers.last()
         is_built_in = plan is not None and plan.plan == BUILT_IN
-        name = given.get("opt-spider", "").strip()
+        crawler = known.get(given.get("opt-spider", "").strip())
         return {
             "each": is_built_in,
             "crawlers": sorted(known),
-            "crawler": known.get(name),
+            "crawler": crawler,
             "wrong": crawler_fields.hint(known, away, given, "opt-spider"),
+            "versions": await crawler_fields.version_choices(self.versions, crawler),
             "rows": job_rows.row_count(given),
             "rows_max": job_rows.ROWS_MAX,
         }
@@ -308,7 +311,8 @@ class ManagerBeginning(Beginning):
 
 def add_beginning(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes that show and receive the form."""
-    form = ManagerBeginning(gateway.store.user_code, gateway.manager_commands)
+    versions = gateway.crawler_versions.of_crawler
+    form = ManagerBeginning(gateway.store.user_code, gateway.manager_commands, versions)
     form.add(app, "manager", seal="yes")
 
 

@@ -46,7 +46,7 @@ _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failur
 _MOMENTS = ("start_at", "end_at")
 _TEXTS = ("cron", "time_zone", "overlap")
 _TIMES = (*_NUMBERS, *_TEXTS, *_MOMENTS)
-_TARGET = ("crawler", "plan", "argv", "target_name", "tags", "request")
+_TARGET = ("crawler", "version", "plan", "argv", "target_name", "tags", "request")
 _KNOWN = (
     "name",
     "revision",
@@ -134,6 +134,9 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
             "wrong": wrong,
             "crawlers": sorted(known),
             "crawler": known.get(name),
+            "versions": await crawler_fields.version_choices(
+                gateway.crawler_versions.of_crawler, known.get(name)
+            ),
             "next": await in_turn(math.inf, _upcoming, given, now),
             "overlaps": OVERLAPS,
             "zones": await run_in_threadpool(_zones),
@@ -196,7 +199,7 @@ def body_of(given: Mapping[str, str]) -> dict[str, Any]:
 def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     own: dict[str, Any] = {}
     if kind == TargetKind.RUN:
-        own |= {"crawler": given["crawler"].strip()} if "crawler" in given else {}
+        own |= {name: given[name].strip() for name in ("crawler", "version") if name in given}
     else:
         own |= {"name": given["target_name"].strip()} if "target_name" in given else {}
     if kind == TargetKind.MANAGER:
@@ -237,7 +240,7 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     given["excluded"] = "\n".join(definition.get("excluded", ()))
     own = {"tags": fields.as_parts(more.get("tags"))}
     if kind is TargetKind.RUN:
-        own["crawler"] = more.get("crawler")
+        own |= {name: more.get(name) for name in ("crawler", "version")}
         typed = crawler_fields.fields_of(more.get("args"))
         given |= typed
         if typed:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args, unknown
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.runs.crawlers import named
 from crawler_lifecycle.gateway.ui.parts.forms import Wrong
 
 #: An argument's field is this prefix and the name of the argument.
 PREFIX = "arg."
+
+#: Returns the versions of a crawler, newest first, of which one is ``current``. It blocks.
+Versions = Callable[[str, CrawlerDefinition | None], Sequence[Mapping[str, Any]]]
 
 
 def args_of(given: Mapping[str, str]) -> dict[str, str]:
@@ -27,6 +34,25 @@ def fields_of(args: object) -> dict[str, str]:
     texts = {name: text for name, text in args.items() if isinstance(text, str) and text.strip()}
     kept = [name for name, text in texts.items() if not {"\r", "\0"} & set(text)]
     return {PREFIX + name: texts[name] for name in kept}
+
+
+async def version_choices(
+    versions: Versions, crawler: CrawlerDefinition | None
+) -> dict[str, Any] | None:
+    """Return the choices and the default of the field that names the version of a crawler.
+    ``None`` means that it has no versions, or that the database does not answer.
+    """
+    if crawler is None:
+        return None
+    try:
+        rows = await run_in_threadpool(versions, crawler.name, crawler)
+    except LifecycleError:  # the form keeps what a person has typed
+        return None
+    if not rows:
+        return None
+    current = next((row["version"] for row in rows if row["current"]), None)
+    choices = [row["version"] for row in rows]
+    return {"choices": choices, "default": current, "required": False}
 
 
 def hint(

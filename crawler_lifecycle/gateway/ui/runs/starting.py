@@ -46,6 +46,7 @@ _PLAIN = (
     "settings",
     "tasks",
     "project",
+    "version",
 )
 _RESOURCES = ("cpu", "memory")
 _KNOWN = frozenset(
@@ -67,7 +68,13 @@ _PLACES = {name: name for name in _PLAIN} | {
 }
 
 
-def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
+def add_start(
+    app: FastAPI,
+    commands: Commands,
+    crawlers: Crawlers,
+    store: Store,
+    versions: crawler_fields.Versions,
+) -> None:
     """Add the routes that show and receive the form."""
 
     @app.get("/runs/new")
@@ -81,14 +88,14 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
         ``like`` is the number of a run whose values are filled in.
         """
         given: dict[str, str] = {}
-        note = None
+        note = executed = None
         if like is not None:
             row = await commands.find(like)
             given, note = await run_in_threadpool(_of_run, row, store.tasks)
             crawler = crawler or row.crawler
-        return await shown(
-            request, {**given, **({"crawler": crawler} if crawler else {})}, note=note
-        )
+            executed = row.request.get("version")
+        given |= {"crawler": crawler} if crawler else {}
+        return await shown(request, given, note=note, executed=executed)
 
     @app.post("/runs/new")
     async def press_start(request: Request) -> Response:
@@ -121,15 +128,19 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
         given: Mapping[str, str],
         *,
         note: str | None = None,
+        executed: object = None,
         problem: Problem | None = None,
     ) -> Response:
         known, away = await crawlers.last()
         pools = store.pools.known_pools
         key = fields.next_key(given, problem)
         hint = crawler_fields.hint(known, away, given)
+        chosen = known.get(given.get("crawler", "").strip())
         values: dict[str, Any] = {
             "crawlers": sorted(known),
-            "crawler": known.get(given.get("crawler", "").strip()),
+            "crawler": chosen,
+            "versions": await crawler_fields.version_choices(versions, chosen),
+            "executed": executed,
             "away": away,
             "wrong": fields.placed(problem, _PLACES) if problem else hint,
             "pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else [],
@@ -147,7 +158,9 @@ def _body(pairs: fields.Pairs) -> StartRun:
     if not given.get("key"):
         raise refused("key", "missing; load the form again")
     body: dict[str, Any] = {
-        name: given[name] for name in ("crawler", "flow_id", "pool", "project") if name in given
+        name: given[name]
+        for name in ("crawler", "flow_id", "pool", "project", "version")
+        if name in given
     }
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
     body["args"] = crawler_fields.args_of(given)
