@@ -15,8 +15,11 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.domain.code import Code
+from crawler_lifecycle.domain.item_code import CODE, VERSION, with_code
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.items import plain
+from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
 from crawler_lifecycle.runner.item_reader import SkippedData
 
@@ -42,6 +45,7 @@ def items(
     limit: int | None = None,
     format: Format | None = None,
     write: Path | None = None,
+    code: bool = False,
     stats: bool = False,
 ) -> int:
     """Show the items that a run found, or write them to a file. The run may still be executing.
@@ -62,6 +66,8 @@ def items(
         write all items in this format
     write
         write all items to this new file; its name determines the format
+    code
+        add the digest (_code) and the version (_version) of the code that made each item
     stats
         show, for each field, how many items have it, and its values
     """
@@ -78,21 +84,23 @@ def items(
     with current().gateway() as gateway:
         if stats:
             document = gateway.get(
-                RUN.path(run, "/items/stats"), task=task, field=field, contains=contains
+                RUN.path(run, "/items/stats"), task=task, field=field, contains=contains, code=code
             )
             return _show_stats(run, document)
         found = _FeedItems(gateway, run, task)
         names = fields.split(",") if fields else None
+        shown = limit or SHOWN
+        most = shown + 1 if format is None else limit
+        some: Iterable[Any] = chosen(found, field, contains, names, offset, most)
+        if code:
+            some = with_code(some, _codes(gateway, run), lambda: found.name)
+            names = names and [CODE, VERSION, *names]
         if format is None:
-            shown = limit or SHOWN
-            return _show(
-                run, found, chosen(found, field, contains, names, offset, shown + 1), shown
-            )
+            return _show(run, found, some, shown)
         if not found.feeds:
             raise CommandFailed(
                 Exit.NOT_FOUND, f"run {run} has no items", found.why, f"crawlctl files {run}"
             )
-        some = chosen(found, field, contains, names, offset, limit)
         if format == "parquet":
             from .parquet import as_parquet
 
@@ -114,6 +122,13 @@ def items(
     return Exit.DONE
 
 
+def _codes(gateway: Gateway, run: int) -> dict[str, Code]:
+    """Return the known codes of the run's tasks, by the folders of their files."""
+    rows = gateway.tasks(run, superseded=True)
+    found = {files_prefix(row["task_index"], row["attempt"]): Code.of(row["code"]) for row in rows}
+    return {folder: code for folder, code in found.items() if code is not None}
+
+
 class _FeedItems:
     """Return the items in the feeds of a run."""
 
@@ -122,6 +137,8 @@ class _FeedItems:
         self._gateway = gateway
         self._run = run
         self._skipped = SkippedData()
+        #: The name of the file that is being read.
+        self.name = ""
         self._notes = [note] if note else []
         self._note = (gateway.run(run).get("fields") or {}).get("note") if task is None else None
         names = [row["name"] for row in rows]
@@ -131,6 +148,7 @@ class _FeedItems:
         return items_of(self.feeds, self._pieces, self._skipped)
 
     def _pieces(self, name: str) -> Iterator[bytes]:
+        self.name = name
         with closing(self._gateway.file(self._run, name)) as pieces:
             yield from pieces
 

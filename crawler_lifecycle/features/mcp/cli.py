@@ -173,9 +173,13 @@ class Tools:
         ] = None,
         offset: Annotated[int, Field(ge=0)] = 0,
         limit: Rows = 20,
+        code: Annotated[
+            bool, Field(description="add the digest and the version of the code of each item")
+        ] = False,
     ) -> str:
         """Show items that a run found, one per line."""
         asked = {"field": field, "contains": contains, "offset": offset, "limit": limit}
+        asked["code"] = code
         with self.connect() as gateway:
             found = gateway.get(RUN.path(run_id, "/items"), **asked)
         names = [column["name"] for column in found["columns"]]

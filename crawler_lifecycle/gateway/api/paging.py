@@ -279,7 +279,7 @@ class ItemsChoice(Choice):
     all items).
 
     ``contains`` selects items with this text in ``field`` or in any field, ignoring case. ``field``
-    alone selects items that have this field.
+    alone selects items that have this field. ``code`` adds the code of each item.
     """
 
     name: FileName | None = None
@@ -287,6 +287,7 @@ class ItemsChoice(Choice):
     field: str | None = Field(default=None, max_length=NAME_MAX)
     contains: str | None = Field(default=None, max_length=NAME_MAX)
     offset: int = Field(default=0, ge=0, le=ID_MAX)
+    code: bool = False
 
     @model_validator(mode="after")
     def check(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Any
@@ -11,10 +11,13 @@ from fastapi import FastAPI, Query, Request
 from starlette.responses import Response
 
 from crawler_lifecycle.activities.run_files import RunFiles
+from crawler_lifecycle.domain.code import Code
+from crawler_lifecycle.domain.item_code import CODE, VERSION, with_code
 from crawler_lifecycle.domain.item_export import as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.item_stats import ItemStats, item_stats
 from crawler_lifecycle.domain.item_table import DIGITS, ItemTable, item_table, visible
 from crawler_lifecycle.domain.items import matching
+from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.gateway.access import slots
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
@@ -88,9 +91,13 @@ class RunItems:
             if not read.feeds:
                 raise missing(run_id, "; ".join(read.notes))
             fields = choice.fields.split(",") if choice.fields else None
-            items = chosen(
-                read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit
+            items = read.coded(
+                chosen(
+                    read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit
+                )
             )
+            if choice.code and fields is not None:
+                fields = [CODE, VERSION, *fields]
             try:
                 yield from as_csv(items, fields) if choice.format == "csv" else as_jsonl(items)
             except _Late as late:
@@ -104,6 +111,7 @@ class _Reading:
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
         self._files = of.files
+        self._tasks = of.tasks
         self._run = undeleted(of.runs, run_id)
         self._choice = choice
         self._skipped = SkippedData()
@@ -139,12 +147,34 @@ class _Reading:
             _check(self._name)
             yield item
 
+    def coded(self, items: Iterable[Any]) -> Iterable[Any]:
+        """Return these items of ``items``, with the code of each one if it was asked for."""
+        if not self._choice.code:
+            return items
+        return with_code(items, self._codes(), lambda: self._name)
+
+    def _codes(self) -> dict[str, Code]:
+        """Return the known codes of the tasks that wrote the feeds, by the folders of the
+        tasks.
+        """
+        codes: dict[str, Code] = {}
+        folders = {feed.name.partition("/")[0] for feed in self.feeds}
+        last = 0
+        while folders:
+            rows = self._tasks.list_tasks(self._run.run_id, after_task_id=last, superseded=True)
+            if not rows:
+                break
+            found = {files_prefix(row.task_index, row.attempt): row.code for row in rows}
+            codes |= {folder: code for folder, code in found.items() if code and folder in folders}
+            folders -= found.keys()
+            last = rows[-1].task_id
+        return codes
+
     def in_time(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items that match the filter, until the time for reading is over."""
+        fits = matching(self._choice.field, self._choice.contains)
         try:
-            yield from filter(
-                matching(self._choice.field, self._choice.contains), self.items(**decoder)
-            )
+            yield from self.coded(filter(fits, self.items(**decoder)))
         except _Late:
             self.late = True
             self.notes.append(

@@ -66,6 +66,33 @@ def test_items_are_shown(crawlctl: Crawlctl) -> None:
     assert "the first 1;" in crawlctl("items", "7", "--limit", "1").err
 
 
+@pytest.mark.usefixtures("feeds")
+def test_items_name_the_code_of_their_task(
+    crawlctl: Crawlctl, gateway: respx.MockRouter, tmp_path: Path
+) -> None:
+    digest = "sha256:" + "a" * 64
+    code = {"digest": digest, "version": "v1", "commit": None, "note": None}
+    rows = [
+        {"task_id": 70, "task_index": 0, "attempt": 1, "code": code},
+        {"task_id": 71, "task_index": 1, "attempt": 1, "code": None},
+    ]
+    gateway.get("/v1/runs/7/tasks", params={"superseded": "true"}).respond(
+        json={"tasks": rows, "next_page_token": None}
+    )
+    coded = [{"_code": digest, "_version": "v1", **item} for item in ALL[:2]]
+    coded.append({"_code": None, "_version": None, **ALL[2]})
+    assert crawlctl("items", "7", "--code", "-o", "json").json["items"] == coded
+    crawlctl("items", "7", "--code", "--fields", "a", "--write", str(tmp_path / "a.parquet"))
+    rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [(row["_code"], row["_version"], row["a"]) for row in rows] == [
+        (digest, "v1", "ä\x1b"),
+        (digest, "v1", "=1+1"),
+        (None, None, "5"),
+    ]
+    table = crawlctl("items", "7", "--code", "--format", "csv")
+    assert table.out.splitlines()[0] == "_code,_version,a,n,b"
+
+
 @pytest.mark.parametrize(
     "first", ["5 items were counted, 3 can be read", "2 files in 'out' are not kept: write them"]
 )

@@ -24,6 +24,7 @@ from crawler_lifecycle.activities.run_files import FileQuestions, FileReading, R
 from crawler_lifecycle.activities.shared import answered
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.retries import NextTry
@@ -55,6 +56,10 @@ class Crawl(FileQuestions):
     known: dict[int, bool] = field(default_factory=dict)
     """For each index, whether a runner told the fields of all these items."""
     numbers: int = 0
+    code: Code = Code()  # noqa: RUF009
+    """The code of the present try."""
+    codes: dict[int, Code] = field(default_factory=dict)
+    """The code of the try that wrote each item first."""
 
     def __post_init__(self) -> None:
         self.story = stories.Harness(self.harness.store, self.harness.clock)  # type: ignore[arg-type]
@@ -123,6 +128,8 @@ class Crawl(FileQuestions):
             earlier.clear()
             self.known[task.index] = True
         before = len(earlier)
+        version = dice.randrange(3)
+        self.code = Code(f"sha256:{version:064x}", f"v{version}" if version else None)
         folder = self.home / str(task.index) / str(task.attempt) / "files"
         folder.mkdir(parents=True)
         if self.keyed:
@@ -134,6 +141,7 @@ class Crawl(FileQuestions):
                     continue
                 self.numbers += 1
                 earlier.append(self.numbers)
+                self.codes[self.numbers] = self.code
                 file.write(json.dumps({"n": self.numbers}) + "\n")
                 if dice.random() < 0.3:
                     file.flush()
@@ -153,6 +161,7 @@ class Crawl(FileQuestions):
     ) -> None:
         more |= {
             "uid": task.uid,
+            "code": self.code,
             "resumed": resumed,
             "counters": Counters(items=items, pages=items),
         }
@@ -201,6 +210,7 @@ class Crawl(FileQuestions):
             assert sorted(json.loads(line)["n"] for line in feed.splitlines()) == found
             csv = client.get(f"/v1/runs/{run}/items/feed", params={"format": "csv"}).text
             assert sorted(map(int, csv.split()[1:])) == found
+            self.ask_codes(client, len(found))
         # As crawlctl reads them.
 
         def data(name: str) -> bytes:
@@ -228,6 +238,28 @@ class Crawl(FileQuestions):
             counted = len(self.brought.get(row["task_index"], ()))
             assert (row["items"] or 0) == counted
             assert (of_task["total"] == counted) or not whole
+
+    def ask_codes(self, client: TestClient, count: int) -> None:
+        """Each item names the code of the try that wrote it."""
+        address = f"/v1/runs/{self.fence.run_id}/items"
+        feed = client.get(f"{address}/feed", params={"code": True}).text
+        rows = [json.loads(line) for line in feed.splitlines()]
+        assert len(rows) == count
+        for row in rows:
+            code = self.codes.get(row["n"], Code())
+            assert row == {"_code": code.digest, "_version": code.version, "n": row["n"]}
+        csv = client.get(
+            f"{address}/feed", params={"format": "csv", "code": True, "fields": "n"}
+        ).text
+        head, *lines = csv.splitlines()
+        assert head == "_code,_version,n"
+        wanted = [f"{row['_code'] or ''},{row['_version'] or ''},{row['n']}" for row in rows]
+        assert lines == wanted
+        table = client.get(address, params={"limit": 1000, "code": True}).json()
+        names = [column["name"] for column in table["columns"]]
+        assert [dict(zip(names, row, strict=True)) for row in table["rows"]] == [
+            {name: None if row[name] is None else str(row[name]) for name in names} for row in rows
+        ]
 
     def ask_archive(self) -> None:
         """Files in the newest archive that its manifest does not call replaced have the items of

@@ -273,7 +273,7 @@ def add_items(app: FastAPI, items: RunItems, head: RunHead) -> None:
                 stats = await items.tables.run(request, items.stats, run_id, choice)
         except (Problem, RunDeleted) as error:
             return empty_tab(request, "Items", error, values)
-        asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
+        asked = choice.model_dump(exclude_defaults=True, exclude={"offset", "stats"})
         return answer(
             request,
             "items.html",
