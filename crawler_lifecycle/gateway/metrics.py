@@ -32,6 +32,8 @@ from crawler_lifecycle.store.store import Store
 #: Seconds for which answers of the database and of Temporal are reused.
 FRESH_S = 5.0
 _WEEK = timedelta(days=7)
+#: The maximum number of a project's packages whose current versions are metrics: the first by name.
+PACKAGES_MAX = 500
 _LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 #: Returns the result of each check by its name: ``ok`` or the error.
@@ -165,6 +167,15 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
     """Add the metrics that are read from the database. They are NaN while it does not answer."""
 
     _ask_about_pools(metrics, store, clock)
+    metrics.info(
+        "lifecycle_package_info",
+        "Always 1; the current version of each package, and its digest",
+        ("package", "version", "digest"),
+        lambda: (
+            (row.package, row.version, row.digest)
+            for row in store.packages.list_packages(0, PACKAGES_MAX)
+        ),
+    )
 
     def managers() -> Values:
         found = store.managers.live_managers()

@@ -4,7 +4,7 @@ Each service has its own registry, so two services in one process share no metri
 
 The metrics of a worker come from the SDK (``activities/meters.py``). Each process has exactly one
 endpoint for metrics. Labels have a fixed set of values, such as names of operations, but never
-paths.
+paths. Only gauges of ``Figures.info`` have labels that people choose, in a limited number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,6 +45,8 @@ PROJECT = "project"
 #: The values of gauges, in the order of the gauges. A gauge with a label gets a mapping from values
 #: of the label to numbers. Missing numbers are 0.
 Values = Iterable[float | Mapping[str, float]]
+#: The values of the labels of one sample.
+Row = Sequence[str]
 
 
 @functools.cache
@@ -134,6 +138,27 @@ class Figures:
         show(None if everywhere else DEFAULT, itertools.repeat(math.nan))
         self._questions.append(renew)
 
+    def info(
+        self, name: str, text: str, labels: Sequence[str], rows: Callable[[], Iterable[Row]]
+    ) -> None:
+        """Add a gauge that is always 1 for each row, whose labels are its values and the project.
+
+        ``rows`` may block, and must limit how many there are. It is called for each project, and
+        then has no access to other projects. After an error, the project has no rows.
+        """
+        shown: dict[str, Sequence[Row]] = {}
+
+        def renew(projects: Iterable[str]) -> None:
+            for project in projects:
+                try:
+                    with limited(project):
+                        shown[project] = [*rows()]
+                except LifecycleError:
+                    shown[project] = ()
+
+        self.registry.register(_Info(name, text, (*labels, PROJECT), shown))
+        self._questions.append(renew)
+
     def renew(self, projects: Iterable[str]) -> None:
         """Call every ``question`` again for each of these projects, and update the gauges. This
         call blocks.
@@ -173,6 +198,24 @@ class Figures:
             await app(scope, receive, seen)
 
         return measured
+
+
+@dataclass(eq=False)
+class _Info(Collector):
+    """A gauge that is always 1, with other labels at each scrape."""
+
+    name: str
+    text: str
+    labels: Sequence[str]
+    rows: Mapping[str, Sequence[Row]]
+    """The rows of each project."""
+
+    def collect(self) -> Iterator[Metric]:
+        metric = GaugeMetricFamily(self.name, self.text, labels=self.labels)
+        for project, rows in [*self.rows.items()]:
+            for row in rows:
+                metric.add_metric([*row, project], 1)
+        yield metric
 
 
 @dataclass

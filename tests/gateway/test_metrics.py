@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.features.packages.store.packages import NewVersion
 from tests.gateway.gateway_harness import Harness
 
 
@@ -71,3 +74,34 @@ def test_two_gateways_in_one_process_count_apart(harness: Harness) -> None:
         key = ("requests_total", (("operation", "healthz"), ("status", "200")))
         assert _samples(one)[key] == 1
         assert key not in _samples(two)
+
+
+def test_the_current_versions_of_packages_are_metrics(
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", -1)
+
+    def shown() -> set[tuple[str, ...]]:
+        return {
+            tuple(value for _, value in labels)
+            for (name, labels), value in _samples(client).items()
+            if name == "lifecycle_package_info" and value == 1
+        }
+
+    def deploy(package: str, version: str) -> tuple[str, ...]:
+        new = NewVersion(package, version, "sha256:" + version[-1] * 64, 9, 1)
+        found, _ = harness.store.packages.add_version(new)
+        return found.digest, package, "default", version
+
+    assert shown() == set()
+    deploy("shop", 'old "1"')
+    current = {deploy("shop", "v2"), deploy("news", "v3")}
+    assert shown() == current, "an older version has no sample any more"
+    monkeypatch.setattr("crawler_lifecycle.gateway.metrics.PACKAGES_MAX", 1)
+    assert {labels[1] for labels in shown()} == {"news"}
+
+    def fails(*_: object) -> list[object]:
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr(harness.store.packages, "list_packages", fails)
+    assert shown() == set()
