@@ -7,11 +7,21 @@ from typing import Any
 
 from .code import Code
 from .item_export import PAUSE, fields_of
+from .names import files_prefix
 
 #: The names of the fields: the digest and the version of the task that wrote the item. Both are
 #: null if they are not known.
 CODE = "_code"
 VERSION = "_version"
+
+
+def codes_of_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, Code]:
+    """Return the known codes of tasks, which are documents of the API, by the folders of their
+    files.
+    """
+    found = {files_prefix(row["task_index"], row["attempt"]): row.get("code") for row in rows}
+    codes = {folder: Code.of(document) for folder, document in found.items()}
+    return {folder: code for folder, code in codes.items() if code is not None}
 
 
 def with_code(

@@ -19,6 +19,8 @@ from crawler_lifecycle.runner.item_files import feeds, items_of, task_of
 from crawler_lifecycle.runner.item_reader import SkippedData
 
 from .bounds import INT_MAX, refusal
+from .code import Code
+from .item_code import CODE, VERSION, with_code
 
 #: The maximum number of bytes that one call can read from a file.
 PIECE = 1024 * 1024
@@ -51,6 +53,9 @@ class DataSource(Protocol):
         no bytes.
         """
 
+    def run_codes(self, run_id: int) -> Mapping[str, Code]:
+        """Return the known codes of the run's tries, by the folders of their files."""
+
 
 class AskedFiles:
     """A ``DataSource`` that sends questions to a worker
@@ -67,6 +72,14 @@ class AskedFiles:
         return binascii.a2b_base64(
             self._ask("read", run_id=file.run_id, file=file.name, offset=offset)
         )
+
+    def run_codes(self, run_id: int) -> dict[str, Code]:
+        found = self._ask("codes", run_id=run_id)
+        return {
+            folder: Code(digest, version)
+            for digest, version, folders in found
+            for folder in folders
+        }
 
 
 class HeldFiles:
@@ -93,6 +106,9 @@ class HeldFiles:
     def read_file(self, file: RunFile, offset: int) -> bytes:
         return self._runs[file.run_id][file.name][offset : offset + PIECE]
 
+    def run_codes(self, run_id: int) -> dict[str, Code]:
+        return {}
+
 
 class Which(TypedDict, total=False):
     """The options of ``Items``, which select the items to read."""
@@ -103,6 +119,8 @@ class Which(TypedDict, total=False):
     limit: int | None
     fields: Collection[str] | None
     """Read only these fields of each item."""
+    code: bool
+    """Add the code of the task that wrote the item (``item_code``)."""
 
 
 class Items:
@@ -120,6 +138,7 @@ class Items:
         offset: int = 0,
         limit: int | None = None,
         fields: Collection[str] | None = None,
+        code: bool = False,
     ) -> None:
         """Check the options, which ``Which`` describes.
 
@@ -135,7 +154,9 @@ class Items:
         self._task = task
         self._offset = offset
         self._limit = limit
-        self._fields = fields
+        self._fields = [CODE, VERSION, *fields] if code and fields is not None else fields
+        self._code = code
+        self._name = ""
         self._skipped = SkippedData()
 
     @property
@@ -154,10 +175,20 @@ class Items:
             files = {file.name: file for file in self._source.run_files(run_id)}
             found = feeds(files, partial(self._first, files))
             wanted = [feed for feed in found if self._task in (None, task_of(feed.name))]
-            yield from items_of(wanted, partial(_pieces, self._source, files), self._skipped)
+            items = items_of(wanted, partial(self._pieces, files), self._skipped)
+            if self._code:
+                items = with_code(items, self._source.run_codes(run_id), lambda: self._name)
+            yield from items
 
     def _first(self, files: Mapping[str, RunFile], name: str) -> bytes:
         return self._source.read_file(files[name], 0)
+
+    def _pieces(self, files: Mapping[str, RunFile], name: str) -> Iterator[bytes]:
+        self._name = name
+        offset = 0
+        while piece := self._source.read_file(files[name], offset):
+            offset += len(piece)
+            yield piece
 
 
 def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
@@ -177,13 +208,6 @@ def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
         BinaryIO,
         io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE),
     )
-
-
-def _pieces(source: DataSource, files: Mapping[str, RunFile], name: str) -> Iterator[bytes]:
-    offset = 0
-    while piece := source.read_file(files[name], offset):
-        offset += len(piece)
-        yield piece
 
 
 class FarFile(io.RawIOBase):

@@ -24,6 +24,7 @@ import httpx
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
@@ -31,6 +32,7 @@ from crawler_lifecycle.domain.errors import (
     NotDelivered,
     NotInThisState,
 )
+from crawler_lifecycle.domain.item_code import codes_of_tasks
 from crawler_lifecycle.domain.loopback import leads_here
 from crawler_lifecycle.domain.run_data import PIECE, RunFile
 from crawler_lifecycle.domain.values import of_json
@@ -50,6 +52,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 #: here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
+TASKS_PAGE_SIZE = 200
 
 _ERRORS: Mapping[str, type[LifecycleError]] = {
     "idempotency_mismatch": DuplicateRequest,
@@ -206,6 +209,11 @@ class Gateway:
                 f"the gateway at {self.url} ignores Range; its build is too old: update it"
             )
         return answer.content
+
+    def run_codes(self, run_id: int) -> dict[str, Code]:
+        path = f"/v1/runs/{run_id}/tasks"
+        pages = self._pages(path, {"superseded": "true"}, TASKS_PAGE_SIZE)
+        return codes_of_tasks(task for page in pages for task in page["tasks"])
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
         until = None if timeout_s is None else time.monotonic() + timeout_s

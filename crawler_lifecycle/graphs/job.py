@@ -132,6 +132,8 @@ class Job:
         - If ``task`` is given, return only items of the task with this index.
         - Skip ``offset`` items, and return at most ``limit`` items.
         - If ``fields`` is given, return only these fields of each item.
+        - If ``code`` is true, add the digest (``_code``) and the version (``_version``) of the code
+          that made each item.
         - If ``partial`` is true, also read a crawl that has not completed, and return the items
           that the crawl has stored so far.
 

@@ -15,11 +15,9 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.domain.code import Code
-from crawler_lifecycle.domain.item_code import CODE, VERSION, with_code
+from crawler_lifecycle.domain.item_code import CODE, VERSION, codes_of_tasks, with_code
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.items import plain
-from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
 from crawler_lifecycle.runner.item_reader import SkippedData
 
@@ -93,7 +91,8 @@ def items(
         most = shown + 1 if format is None else limit
         some: Iterable[Any] = chosen(found, field, contains, names, offset, most)
         if code:
-            some = with_code(some, _codes(gateway, run), lambda: found.name)
+            codes = codes_of_tasks(gateway.tasks(run, superseded=True))
+            some = with_code(some, codes, lambda: found.name)
             names = names and [CODE, VERSION, *names]
         if format is None:
             return _show(run, found, some, shown)
@@ -120,13 +119,6 @@ def items(
             )
     _say_all(found.notes())
     return Exit.DONE
-
-
-def _codes(gateway: Gateway, run: int) -> dict[str, Code]:
-    """Return the known codes of the run's tasks, by the folders of their files."""
-    rows = gateway.tasks(run, superseded=True)
-    found = {files_prefix(row["task_index"], row["attempt"]): Code.of(row["code"]) for row in rows}
-    return {folder: code for folder, code in found.items() if code is not None}
 
 
 class _FeedItems:

@@ -11,13 +11,11 @@ from fastapi import FastAPI, Query, Request
 from starlette.responses import Response
 
 from crawler_lifecycle.activities.run_files import RunFiles
-from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.item_code import CODE, VERSION, with_code
 from crawler_lifecycle.domain.item_export import as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.item_stats import ItemStats, item_stats
 from crawler_lifecycle.domain.item_table import DIGITS, ItemTable, item_table, visible
 from crawler_lifecycle.domain.items import matching
-from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.gateway.access import slots
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
@@ -111,7 +109,6 @@ class _Reading:
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
         self._files = of.files
-        self._tasks = of.tasks
         self._run = undeleted(of.runs, run_id)
         self._choice = choice
         self._skipped = SkippedData()
@@ -151,24 +148,7 @@ class _Reading:
         """Return these items of ``items``, with the code of each one if it was asked for."""
         if not self._choice.code:
             return items
-        return with_code(items, self._codes(), lambda: self._name)
-
-    def _codes(self) -> dict[str, Code]:
-        """Return the known codes of the tasks that wrote the feeds, by the folders of the
-        tasks.
-        """
-        codes: dict[str, Code] = {}
-        folders = {feed.name.partition("/")[0] for feed in self.feeds}
-        last = 0
-        while folders:
-            rows = self._tasks.list_tasks(self._run.run_id, after_task_id=last, superseded=True)
-            if not rows:
-                break
-            found = {files_prefix(row.task_index, row.attempt): row.code for row in rows}
-            codes |= {folder: code for folder, code in found.items() if code and folder in folders}
-            folders -= found.keys()
-            last = rows[-1].task_id
-        return codes
+        return with_code(items, self._files.codes(self._run.run_id), lambda: self._name)
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items that match the filter, until the time for reading is over."""

@@ -22,8 +22,10 @@ from crawler_lifecycle.cloudevents import ENTRY_MAX, event_text
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.code import Code, short_digest
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
+from crawler_lifecycle.domain.run_data import Items
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.features.mcp.cli import Tools
+from crawler_lifecycle.graphs import client
 from crawler_lifecycle.subjects import RUN
 from tests.contracts.store.harness import bad_end, good_end
 from tests.gateway.gateway_harness import BASE, Harness
@@ -61,13 +63,18 @@ class Scene:
         """Return the client of ``crawlctl``, connected to the app of this test."""
         gateway = Gateway(BASE, token=None)
         gateway._http.close()
+        gateway._http = self.connection()
+        return gateway
+
+    def connection(self) -> httpx.Client:
+        """Return an HTTP client whose calls the app of this test answers."""
 
         def answered(request: httpx.Request) -> httpx.Response:
-            found = self.client.request(request.method, str(request.url))
+            headers = {"Range": request.headers["range"]} if "range" in request.headers else {}
+            found = self.client.request(request.method, str(request.url), headers=headers)
             return httpx.Response(found.status_code, content=found.content)
 
-        gateway._http = httpx.Client(base_url=BASE, transport=httpx.MockTransport(answered))
-        return gateway
+        return httpx.Client(base_url=BASE, transport=httpx.MockTransport(answered))
 
     def event(self) -> Any:
         key = event_key(self.crawl.fence.run, self.crawl.fence.attempt, EVENT_RUN_ENDED)
@@ -108,9 +115,22 @@ def of_mcp(scene: Scene) -> Any:
     return json.loads(text[text.index("{") : text.rindex("}") + 1])["codes"]
 
 
-def of_items(scene: Scene) -> Any:
+def items_of_feed(scene: Scene) -> Any:
     found = scene.client.get(f"/v1/runs/{scene.run_id}/items/feed", params={"code": True}).text
     return [json.loads(line) for line in found.splitlines()]
+
+
+def items_of_graph(scene: Scene) -> Any:
+    platform = client.Gateway(BASE, token="")
+    platform._http.close()
+    platform._http = scene.connection()
+    return list(Items(platform, [scene.run_id], code=True))
+
+
+def items_of_mcp(scene: Scene) -> Any:
+    text = Tools(scene.gateway).items(scene.run_id, code=True)
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [row | {"n": int(row["n"])} for row in rows]
 
 
 #: Places for programs -> the codes that they show.
@@ -155,7 +175,8 @@ def test_people_see_all_codes_of_a_run(scene: Scene, place: str) -> None:
         assert part in text
 
 
-def test_each_item_names_its_code(scene: Scene) -> None:
-    assert of_items(scene) == [
+@pytest.mark.parametrize("items", [items_of_feed, items_of_graph, items_of_mcp])
+def test_each_item_names_its_code(scene: Scene, items: Callable[[Scene], Any]) -> None:
+    assert items(scene) == [
         {"_code": code.digest, "_version": code.version, "n": 1} for code in CODES
     ]

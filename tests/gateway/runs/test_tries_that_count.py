@@ -210,7 +210,7 @@ class Crawl(FileQuestions):
             assert sorted(json.loads(line)["n"] for line in feed.splitlines()) == found
             csv = client.get(f"/v1/runs/{run}/items/feed", params={"format": "csv"}).text
             assert sorted(map(int, csv.split()[1:])) == found
-            self.ask_codes(client, len(found))
+            self.ask_item_codes(client, len(found))
         # As crawlctl reads them.
 
         def data(name: str) -> bytes:
@@ -224,6 +224,13 @@ class Crawl(FileQuestions):
         )
         if whole and found:  # as a function of a graph reads them
             assert sorted(item["n"] for item in Items(asked, [run])) == found
+            for item in Items(asked, [run], code=True, fields=["n"]):
+                code = self.codes.get(item["n"], Code())
+                assert item == {
+                    "_code": code.digest,
+                    "_version": code.version,
+                    "n": item["n"],
+                }
             for index, items in self.brought.items():
                 assert sorted(item["n"] for item in Items(asked, [run], task=index)) == sorted(
                     items
@@ -239,7 +246,7 @@ class Crawl(FileQuestions):
             assert (row["items"] or 0) == counted
             assert (of_task["total"] == counted) or not whole
 
-    def ask_codes(self, client: TestClient, count: int) -> None:
+    def ask_item_codes(self, client: TestClient, count: int) -> None:
         """Each item names the code of the try that wrote it."""
         address = f"/v1/runs/{self.fence.run_id}/items"
         feed = client.get(f"{address}/feed", params={"code": True}).text
