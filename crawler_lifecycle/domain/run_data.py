@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, BinaryIO, Protocol, TypedDict, cast
 
 from crawler_lifecycle.runner.item_files import feeds, items_of, task_of
@@ -156,7 +156,6 @@ class Items:
         self._limit = limit
         self._fields = [CODE, VERSION, *fields] if code and fields is not None else fields
         self._code = code
-        self._name = ""
         self._skipped = SkippedData()
 
     @property
@@ -166,27 +165,37 @@ class Items:
     def __iter__(self) -> Iterator[Any]:
         self._skipped = SkippedData()
         end = None if self._limit is None else self._offset + self._limit
-        for item in islice(self._all(), self._offset, end):
+        items = chain.from_iterable(map(self._of_run, self._runs))
+        for item in islice(items, self._offset, end):
             cut = self._fields is not None and isinstance(item, dict)
             yield {name: item[name] for name in self._fields or () if name in item} if cut else item
 
-    def _all(self) -> Iterator[Any]:
-        for run_id in self._runs:
-            files = {file.name: file for file in self._source.run_files(run_id)}
-            found = feeds(files, partial(self._first, files))
-            wanted = [feed for feed in found if self._task in (None, task_of(feed.name))]
-            items = items_of(wanted, partial(self._pieces, files), self._skipped)
-            if self._code:
-                items = with_code(items, self._source.run_codes(run_id), lambda: self._name)
-            yield from items
+    def _of_run(self, run_id: int) -> Iterator[Any]:
+        files = {file.name: file for file in self._source.run_files(run_id)}
+        found = feeds(files, partial(self._first, files))
+        wanted = [feed for feed in found if self._task in (None, task_of(feed.name))]
+        pieces = _Pieces(self._source, files)
+        items = items_of(wanted, pieces.read, self._skipped)
+        if not self._code:
+            return items
+        return with_code(items, self._source.run_codes(run_id), lambda: pieces.name)
 
     def _first(self, files: Mapping[str, RunFile], name: str) -> bytes:
         return self._source.read_file(files[name], 0)
 
-    def _pieces(self, files: Mapping[str, RunFile], name: str) -> Iterator[bytes]:
-        self._name = name
+
+class _Pieces:
+    """Reads files piece by piece. ``name`` is the file that is being read."""
+
+    def __init__(self, source: DataSource, files: Mapping[str, RunFile]) -> None:
+        self._source = source
+        self._files = files
+        self.name = ""
+
+    def read(self, name: str) -> Iterator[bytes]:
+        self.name = name
         offset = 0
-        while piece := self._source.read_file(files[name], offset):
+        while piece := self._source.read_file(self._files[name], offset):
             offset += len(piece)
             yield piece
 

@@ -52,6 +52,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 #: here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
+#: The number of tasks in one response.
 TASKS_PAGE_SIZE = 200
 
 _ERRORS: Mapping[str, type[LifecycleError]] = {

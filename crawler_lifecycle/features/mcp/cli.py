@@ -178,8 +178,8 @@ class Tools:
         ] = False,
     ) -> str:
         """Show items that a run found, one per line."""
-        asked = {"field": field, "contains": contains, "offset": offset, "limit": limit}
-        asked["code"] = code
+        chosen = {"field": field, "contains": contains, "code": code}
+        asked = {**chosen, "offset": offset, "limit": limit}
         with self.connect() as gateway:
             found = gateway.get(RUN.path(run_id, "/items"), **asked)
         names = [column["name"] for column in found["columns"]]

@@ -124,7 +124,10 @@ def items_of_graph(scene: Scene) -> Any:
     platform = client.Gateway(BASE, token="")
     platform._http.close()
     platform._http = scene.connection()
-    return list(Items(platform, [scene.run_id], code=True))
+    items = Items(platform, [scene.run_id], code=True)
+    for first, second in zip(items, items, strict=True):
+        assert first == second, "two readers do not disturb each other"
+    return list(items)
 
 
 def items_of_mcp(scene: Scene) -> Any:
