@@ -129,6 +129,25 @@ class Kind:
         for row in rows:
             say_note(row, f"{self.noun} {self.number(row)}")
 
+    def print_facts(self, found: Document) -> None:
+        """Print everything about one entry, and the gateway's note about it."""
+        say_note(found)
+        emit(
+            found,
+            names=[self.number(found)],
+            table=lambda: show_facts(self.subject.known(found)),
+        )
+
+    def describe(self, number: object) -> None:
+        """Print everything about one entry."""
+        with current().gateway() as gateway:
+            self.print_facts(gateway.get(self.path(number)))
+
+    def post(self, number: object, what: str, body: Mapping[str, Any] | None = None) -> None:
+        """Send a command about one entry, and print its new state."""
+        with current().gateway() as gateway:
+            self.print_facts(gateway.post(self.path(number, f"/{what}"), body))
+
     def look_further(self, number: object, code: Exit) -> int:
         """Return ``code``. If ``code`` is an error, print the suggested next commands first."""
         if code is not Exit.DONE:
@@ -295,17 +314,8 @@ class Kind:
 class NamedKind(Kind):
     """Schedules or webhooks, which have names and can be paused. Each method executes a verb."""
 
-    def describe(self, name: str) -> None:
-        with current().gateway() as gateway:
-            self._show(gateway.get(self.path(name)))
-
     def pause(self, name: str, reason: str | None, by: str | None) -> None:
         self.post(name, "pause", {"reason": reason, "requested_by": by or user()})
-
-    def post(self, name: str, what: str, body: Mapping[str, Any] | None = None) -> None:
-        """Send a command, and print the new state."""
-        with current().gateway() as gateway:
-            self._show(gateway.post(f"{self.path(name)}/{what}", body))
 
     def put(
         self,
@@ -320,7 +330,7 @@ class NamedKind(Kind):
         """
         with current().gateway() as gateway:
             found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
-        self._show(found, name)
+        self.print_facts(found)
         verbs = " · ".join(
             f"crawlctl {self.noun} {verb} {name}" for verb in following(found).split()
         )
@@ -341,11 +351,6 @@ class NamedKind(Kind):
             found = gateway.delete(self.path(name))
         emit(found, names=[name], table=lambda: print(clean(f"{self.noun} {name} is deleted")))
         say_note(found)
-
-    def _show(self, found: Document, name: str | None = None) -> None:
-        say_note(found)
-        names = [name or found["name"]]
-        emit(found, names=names, table=lambda: show_facts(self.subject.known(found)))
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:

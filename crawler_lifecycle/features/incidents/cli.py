@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.output import build_table, clean, emit, show_facts, show_list
+from crawler_lifecycle.cli.output import build_table, clean, show_list
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, seconds, time_of
 from crawler_lifecycle.cli.subjects import By, Entry, Kind, Limit, Project, watch_changes
@@ -83,8 +83,7 @@ def list_incidents(
 
 def show(incident: Id, /) -> None:
     """Show everything about an incident."""
-    with current().gateway() as gateway:
-        _show(gateway.get(KIND.path(incident)))
+    KIND.describe(incident)
 
 
 def mute(incident: Id, /, *, time: str = "1d", until: str | None = None) -> None:
@@ -98,12 +97,12 @@ def mute(incident: Id, /, *, time: str = "1d", until: str | None = None) -> None
         until this time instead
     """
     body = {"for_s": seconds(time)} if until is None else {"until": time_of("--until", until)}
-    _post(incident, "mute", body)
+    KIND.post(incident, "mute", body)
 
 
 def unmute(incident: Id, /) -> None:
     """Send events about an incident again."""
-    _post(incident, "mute", {})
+    KIND.post(incident, "mute", {})
 
 
 def assign(incident: Id, name: str | None = None, /, *, nobody: bool = False) -> None:
@@ -116,7 +115,7 @@ def assign(incident: Id, name: str | None = None, /, *, nobody: bool = False) ->
     nobody
         nobody takes care of it any longer
     """
-    _post(incident, "assign", {"assignee": None if nobody else name or user()})
+    KIND.post(incident, "assign", {"assignee": None if nobody else name or user()})
 
 
 def comment(incident: Id, text: str, /) -> None:
@@ -127,19 +126,9 @@ def comment(incident: Id, text: str, /) -> None:
     text
         the comment; an empty one removes it
     """
-    _post(incident, "comment", {"comment": text or None})
+    KIND.post(incident, "comment", {"comment": text or None})
 
 
 def close(incident: Id, /, *, by: By = None) -> None:
     """Close an incident by hand. It opens again if its cause occurs again."""
-    _post(incident, "close", {"requested_by": by or user()})
-
-
-def _post(incident: int, what: str, body: Document) -> None:
-    with current().gateway() as gateway:
-        _show(gateway.post(f"{KIND.path(incident)}/{what}", body))
-
-
-def _show(row: Document) -> None:
-    names = [row["incident_id"]]
-    emit(row, names=names, table=lambda: show_facts(INCIDENT.known(row)))
+    KIND.post(incident, "close", {"requested_by": by or user()})

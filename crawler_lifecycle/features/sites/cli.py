@@ -12,12 +12,12 @@ from cyclopts import Parameter
 
 import crawler_lifecycle.runner
 from crawler_lifecycle.cli.inputs import filled
-from crawler_lifecycle.cli.output import emit, say_note, show_facts, show_list, show_rows
+from crawler_lifecycle.cli.output import emit, show_facts, show_list, show_rows
 from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import current, seconds, time_of
 from crawler_lifecycle.cli.subjects import By, Kind, Limit, Reason, Search
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import SITE, SITE_ROBOTS, SITE_RUN, Document
+from crawler_lifecycle.subjects import SITE, SITE_ROBOTS, SITE_RUN
 
 KIND = Kind(SITE)
 Name = Annotated[
@@ -114,13 +114,13 @@ def set_limits(
     if not body:
         raise WrongUsage("no limit is given", "crawlctl site set --help")
     with current().gateway() as gateway:
-        _show(gateway.put(KIND.path(site), {**body, "requested_by": by or user()}))
+        KIND.print_facts(gateway.put(KIND.path(site), {**body, "requested_by": by or user()}))
 
 
 def delete(site: Name, /) -> None:
     """Remove the limits of a site. Those of * then hold for it."""
     with current().gateway() as gateway:
-        _show(gateway.delete(KIND.path(site)))
+        KIND.print_facts(gateway.delete(KIND.path(site)))
 
 
 def close(
@@ -147,20 +147,13 @@ def close(
         {"for_s": seconds(time or "1h")} if until is None else {"until": time_of("--until", until)}
     )
     body = {**when, "reason": reason, "requested_by": by or user()}
-    with current().gateway() as gateway:
-        _show(gateway.post(f"{KIND.path(site)}/close", body))
+    KIND.post(site, "close", body)
 
 
 def open_site(site: Name, /, *, reason: Reason = None, by: By = None) -> None:
     """Open a closed site for all runs."""
     body = {"reason": reason, "requested_by": by or user()}
-    with current().gateway() as gateway:
-        _show(gateway.post(f"{KIND.path(site)}/open", body))
-
-
-def _show(found: Document) -> None:
-    emit(found, names=[found["site"]], table=lambda: show_facts(SITE.known(found)))
-    say_note(found)
+    KIND.post(site, "open", body)
 
 
 def proxy(

@@ -15,7 +15,7 @@ from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 from crawler_lifecycle.store.runs.tickets import SlotLines, late_rows, live_workflows
 
 from ..domain.slots import turns
-from .entries import entries_for, lock_sites
+from .entries import change_site, entries_for, lock_sites
 from .slots import first_tickets, free_of
 from .tables import run_site, site, site_ticket
 
@@ -134,7 +134,7 @@ def _next(conn: Connection, name: str, free: int, now: datetime) -> dict[int, st
     if free and not first:
         waits = select(site_ticket.c.run_id).where(site_ticket.c.site == name).limit(1)
         if conn.execute(waits).first() is None:
-            conn.execute(update(site).where(site.c.site == name).values(has_tickets=False))
+            change_site(conn, name, {"has_tickets": False})
     workflows = live_workflows(conn, site_ticket, [ticket.run_id for ticket in first])
     line = [ticket for ticket in first if ticket.run_id in workflows]
     given = turns(line, free)

@@ -29,7 +29,7 @@ from ..domain.hosts import hosts_of
 from ..domain.site import SiteLimits
 from ..domain.slots import turns
 from .calls import SiteCalls
-from .entries import db_now, entries_for, lock_sites
+from .entries import change_site, db_now, entries_for, lock_sites
 from .reports import hear_refusals, hear_success
 from .slots import first_tickets, free_of, limits_of, tasks_of
 from .tables import run_site, site, site_ticket
@@ -84,8 +84,7 @@ class SiteCap(SiteCalls, Cap):
         unit.update_run(waiting_for=f"{SITE_WAIT}{name}")
         _stay(unit, ticket_of(unit, name, wanted - given, before), again=given > 0)
         if not rows[name]["has_tickets"]:
-            mark = update(site).where(site.c.site == name).values(has_tickets=True)
-            unit.conn.execute(mark)
+            change_site(unit.conn, name, {"has_tickets": True})
         return given
 
     @staticmethod

@@ -73,6 +73,11 @@ def lock_sites(conn: Connection, names: Collection[str]) -> dict[str, dict[str, 
     return rows | {row["site"]: dict(row) for row in rows_in(conn, query, site.c.site, missing)}
 
 
+def change_site(conn: Connection, name: str, values: Mapping[str, Any]) -> None:
+    """Change columns of a site, whose row is locked."""
+    conn.execute(update(site).where(site.c.site == name).values(**values))
+
+
 def update_delays(conn: Connection, names: Collection[str]) -> None:
     """Let the robots.txt of these sites, whose rows are locked, limit them."""
     r = site_robots.c

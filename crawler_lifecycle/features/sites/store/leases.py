@@ -31,7 +31,7 @@ from ..domain.lanes import (
 )
 from ..domain.site import SiteLimits
 from .blocks import close, record_block
-from .entries import FRESH, db_now, entries_for, lock_sites
+from .entries import FRESH, change_site, db_now, entries_for, lock_sites
 from .minutes import added, count_proxies, count_statuses
 from .tables import run_robots, run_site, site, site_lease
 
@@ -352,7 +352,7 @@ class _Batch:
         if pauses and lanes:
             changes["lane_wanted_until"] = max(waited_until, now + 1.5 * max(pauses.values()))
         if any(row[column] != value for column, value in changes.items()):
-            self._conn.execute(update(site).where(site.c.site == name).values(**changes))
+            change_site(self._conn, name, changes)
         self._keep_leases(name, leases, after, now)
         common = SiteAnswer(
             name,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, select
 
 from crawler_lifecycle.domain.blocked import TaskReport
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -21,7 +21,7 @@ from crawler_lifecycle.store.runs.unit import Unit
 
 from ..domain.closing import Block, SiteState, passed
 from .blocks import CLOSURE, close, record_block
-from .entries import db_now, entries_for, lock_sites
+from .entries import change_site, db_now, entries_for, lock_sites
 from .slots import limits_of
 from .tables import run_site, site, site_report
 
@@ -52,7 +52,7 @@ def hear_refusals(unit: Unit, refusals: Sequence[TaskReport]) -> None:
         record_block(unit.conn, name, task, block, now, state.closed_until)
     for name, row in rows.items():
         values = {column: row[column] for column in CLOSURE}
-        unit.conn.execute(update(site).where(site.c.site == name).values(**values))
+        change_site(unit.conn, name, values)
 
 
 def hear_success(unit: Unit, started_at: datetime) -> None:
@@ -66,7 +66,7 @@ def hear_success(unit: Unit, started_at: datetime) -> None:
             now = db_now(unit.conn)
             state = passed(SiteState(row["closed_until"], row["closures"]), now)
             values = {"closed_until": state.closed_until, "closures": state.closures}
-            unit.conn.execute(update(site).where(site.c.site == name).values(**values))
+            change_site(unit.conn, name, values)
 
 
 def _new_reports(unit: Unit, refusals: Sequence[TaskReport]) -> list[TaskReport]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Column, Connection, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, delete, func, insert, select
 
 from crawler_lifecycle.domain.bounds import DAY_S
 from crawler_lifecycle.domain.errors import NotInThisState
@@ -14,7 +14,7 @@ from crawler_lifecycle.store.base.rows import Row
 
 from ..domain.site import DEFAULT, SiteLimits, check_sites, site_of
 from .blocks import CLOSURE
-from .entries import db_now, entries_for, lock_sites, update_delays
+from .entries import change_site, db_now, entries_for, lock_sites, update_delays
 from .reads import SiteReader
 from .tables import site, site_block, site_day, site_minute, site_report, site_robots
 
@@ -91,7 +91,7 @@ class SiteStore(SiteReader):
                 )
             values = {"closed_until": until, "closed_by": person, "closed_by_run": None}
             values["closed_status"] = None
-            conn.execute(update(site).where(_s.site == name).values(**values))
+            change_site(conn, name, values)
             _record(conn, name, now, person, until)
 
     def open_site(self, name: str, person: str) -> bool:
@@ -102,7 +102,7 @@ class SiteStore(SiteReader):
             if not _is_closed(row, now):
                 return False
             values = {"closed_until": 0.0, **_NOT_CLOSED}
-            conn.execute(update(site).where(_s.site == name).values(**values))
+            change_site(conn, name, values)
             _record(conn, name, now, person, now)
             return True
 
@@ -164,7 +164,7 @@ class SiteStore(SiteReader):
         self, conn: Connection, name: str, values: Mapping[str, Any], by: str | None
     ) -> None:
         changed = {**values, "changed_at": self._clock(), "changed_by": by}
-        conn.execute(update(site).where(_s.site == name).values(**changed))
+        change_site(conn, name, changed)
 
 
 def _is_closed(row: Row, now: float) -> bool:
