@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
@@ -19,7 +19,7 @@ from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import OverdueStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.problems import OptionalBodyOf, Problem
 
 from .runs.answers import (
     WEEK,
@@ -81,7 +81,6 @@ def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-_Body = Annotated[AuditBody, Depends(JsonBody(AuditBody, optional=True))]
 #: Seconds that a request waits for its audit. With few runs, an audit takes less than a second.
 WAIT_S = 5.0
 #: The maximum number of findings in one response.
@@ -100,7 +99,7 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
             }
         },
     )
-    async def audit(body: _Body, response: Response) -> AuditAnswer:
+    async def audit(body: OptionalBodyOf[AuditBody], response: Response) -> AuditAnswer:
         """Compare the database, the cluster and Temporal now.
 
         With ``repair``, also repair the findings that are due for repair.

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import FastAPI, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
@@ -58,7 +58,7 @@ from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf, Problem
 
 from .requests import (
     AddedTasks,
@@ -69,14 +69,6 @@ from .requests import (
     StartRun,
     StopRun,
 )
-
-_Start = Annotated[StartRun, Depends(JsonBody(StartRun))]
-_Stop = Annotated[StopRun, Depends(JsonBody(StopRun, optional=True))]
-_Resume = Annotated[ResumeRun, Depends(JsonBody(ResumeRun, optional=True))]
-_Tasks = Annotated[AddTasksBody, Depends(JsonBody(AddTasksBody))]
-_Export = Annotated[ResendExport, Depends(JsonBody(ResendExport, optional=True))]
-
-_Part = Annotated[UploadPart, Depends(JsonBody(UploadPart))]
 
 #: The media types of an archive.
 _ZIP = "application/zip"
@@ -94,7 +86,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
 
     @app.post("/v1/runs", status_code=202)
     async def start_run(
-        body: _Start, response: Response, idempotency_key: IdempotencyKey = None
+        body: BodyOf[StartRun], response: Response, idempotency_key: IdempotencyKey = None
     ) -> Accepted:
         """Start a run.
 
@@ -114,7 +106,9 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
             }
         },
     )
-    async def stop_run(run_id: RunId, body: _Stop, response: Response) -> Accepted:
+    async def stop_run(
+        run_id: RunId, body: OptionalBodyOf[StopRun], response: Response
+    ) -> Accepted:
         """Stop a run, gracefully or by force.
 
         The response is sent after the stop is recorded.
@@ -124,7 +118,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         return answer(outcome)
 
     @app.post("/v1/runs/{run_id}/resume", status_code=202)
-    async def resume_run(run_id: RunId, body: _Resume) -> Accepted:
+    async def resume_run(run_id: RunId, body: OptionalBodyOf[ResumeRun]) -> Accepted:
         """Resume a run that has ended. This begins its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
 
@@ -148,7 +142,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
 
     @app.post("/v1/runs/{run_id}/tasks", status_code=202)
     async def add_tasks(
-        run_id: RunId, body: _Tasks, idempotency_key: IdempotencyKey = None
+        run_id: RunId, body: BodyOf[AddTasksBody], idempotency_key: IdempotencyKey = None
     ) -> AddedTasks:
         """Add child tasks to a live run.
 
@@ -165,7 +159,7 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
         run_id: RunId,
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
-        body: _Part,
+        body: BodyOf[UploadPart],
     ) -> UploadTicket:
         """An address in object storage for one part of a task's supporting files.
 
@@ -179,7 +173,7 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
     """Add the routes that repeat deliveries and download archives."""
 
     @app.post("/v1/runs/{run_id}/export", status_code=202)
-    async def resend_export(run_id: RunId, body: _Export) -> Accepted:
+    async def resend_export(run_id: RunId, body: OptionalBodyOf[ResendExport]) -> Accepted:
         """Repeat the deliveries of an ended run: the event ``run.ended``, failed pushes, and the
         supporting files.
         """

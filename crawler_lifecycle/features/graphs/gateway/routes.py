@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from pydantic import RootModel, TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import PlainTextResponse
@@ -31,7 +31,7 @@ from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
-from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf, Problem
 from crawler_lifecycle.web.turns import turn
 
 from ..activities.questions import explained, values_of
@@ -64,12 +64,6 @@ from .commands import (
     StartGraph,
     StopGraphBody,
 )
-
-_Start = Annotated[StartGraph, Depends(JsonBody(StartGraph))]
-_Cancel = Annotated[CancelGraph, Depends(JsonBody(CancelGraph, optional=True))]
-_Approve = Annotated[ApproveGraphStep, Depends(JsonBody(ApproveGraphStep))]
-_Retry = Annotated[RetryGraph, Depends(JsonBody(RetryGraph, optional=True))]
-_Stop = Annotated[StopGraphBody, Depends(JsonBody(StopGraphBody, optional=True))]
 
 #: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested too
 #: deeply for it.
@@ -112,7 +106,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/graphs", status_code=202)
     async def start_graph(
-        body: _Start, response: Response, idempotency_key: IdempotencyKey = None
+        body: BodyOf[StartGraph], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedGraph:
         """Start a graph, or create a draft of a large graph. Then send the pages of the draft, and
         `start` it. A draft that is not started within a day is removed.
@@ -155,7 +149,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
     async def cancel(
-        id: str, body: _Cancel, idempotency_key: IdempotencyKey = None
+        id: str, body: OptionalBodyOf[CancelGraph], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
         """Cancel steps, the steps inside them and the steps that depend on them.
 
@@ -166,7 +160,9 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
-    async def retry(id: str, body: _Retry, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
+    async def retry(
+        id: str, body: OptionalBodyOf[RetryGraph], idempotency_key: IdempotencyKey = None
+    ) -> ChangedSteps:
         """Execute steps again that were discarded or cancelled, or that wait for their next try.
         Completed steps are repeated only if they are named. `cascade` also repeats the cancelled
         steps that depend on them. `fresh` starts new runs instead of resuming the old ones.
@@ -177,7 +173,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/graphs/{id}/approve", operation_id="approveStep")
     async def approve(
-        id: str, body: _Approve, idempotency_key: IdempotencyKey = None
+        id: str, body: BodyOf[ApproveGraphStep], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
         """Approve or reject a step that waits for an approval.
 
@@ -204,7 +200,9 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
             return await commands.append(id, data, same_id(None, idempotency_key), draft)
 
     @app.post("/v1/graphs/{id}/stop", status_code=202, responses=same)
-    async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
+    async def stop_graph(
+        id: str, body: OptionalBodyOf[StopGraphBody], response: Response
+    ) -> AcceptedGraph:
         """Stop a graph and all its runs, managers and functions, gracefully or by force.
 
         A draft is removed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import OfProject, cut, one_of
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.web.problems import JsonBody
+from crawler_lifecycle.web.problems import OptionalBodyOf
 
 from ..store.reads import State
 from .commands import Assign, ClosedBy, Comment, IncidentCommands, Mute
@@ -42,12 +42,6 @@ class IncidentPage(BaseModel):
 
     incidents: list[IncidentRow]
     next_page_token: str | None
-
-
-_Closed = Annotated[ClosedBy, Depends(JsonBody(ClosedBy, optional=True))]
-_Mute = Annotated[Mute, Depends(JsonBody(Mute, optional=True))]
-_Assign = Annotated[Assign, Depends(JsonBody(Assign, optional=True))]
-_Comment = Annotated[Comment, Depends(JsonBody(Comment, optional=True))]
 
 
 def add_incidents(app: FastAPI, gateway: Gateway) -> None:
@@ -76,21 +70,21 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
         return commands.find(incident_id)
 
     @app.post("/v1/incidents/{incident_id}/close")
-    def close_incident(incident_id: IncidentId, body: _Closed) -> IncidentRow:
+    def close_incident(incident_id: IncidentId, body: OptionalBodyOf[ClosedBy]) -> IncidentRow:
         """Close an incident by hand. It opens again if its cause occurs again."""
         return commands.close(incident_id, signed(body))
 
     @app.post("/v1/incidents/{incident_id}/mute")
-    def mute_incident(incident_id: IncidentId, body: _Mute) -> IncidentRow:
+    def mute_incident(incident_id: IncidentId, body: OptionalBodyOf[Mute]) -> IncidentRow:
         """Send no events about an incident until a given time, or for some seconds."""
         return commands.mute(incident_id, body)
 
     @app.post("/v1/incidents/{incident_id}/assign")
-    def assign_incident(incident_id: IncidentId, body: _Assign) -> IncidentRow:
+    def assign_incident(incident_id: IncidentId, body: OptionalBodyOf[Assign]) -> IncidentRow:
         """Record who takes care of an incident."""
         return commands.assign(incident_id, body)
 
     @app.post("/v1/incidents/{incident_id}/comment")
-    def comment_incident(incident_id: IncidentId, body: _Comment) -> IncidentRow:
+    def comment_incident(incident_id: IncidentId, body: OptionalBodyOf[Comment]) -> IncidentRow:
         """Record a comment about an incident, which replaces the one before."""
         return commands.comment(incident_id, body)

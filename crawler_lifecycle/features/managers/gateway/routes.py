@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from starlette.responses import PlainTextResponse
 
 from crawler_lifecycle.gateway.access.operations import signed
@@ -12,7 +12,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
-from crawler_lifecycle.web.problems import JsonBody
+from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf
 
 from ..ports import ManagerRow
 from .answers import (
@@ -36,12 +36,6 @@ from .requests import (
     StopManager,
 )
 
-_Start = Annotated[StartManager, Depends(JsonBody(StartManager))]
-_Stop = Annotated[StopManager, Depends(JsonBody(StopManager, optional=True))]
-_Jobs = Annotated[AddJobs, Depends(JsonBody(AddJobs))]
-_Resume = Annotated[ResumeManager, Depends(JsonBody(ResumeManager, optional=True))]
-_Cap = Annotated[SetLimit, Depends(JsonBody(SetLimit))]
-
 
 def add_managers(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of commands, the routes that read managers, and the list of user code."""
@@ -61,7 +55,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/managers", status_code=202)
     async def start_manager(
-        body: _Start, response: Response, idempotency_key: IdempotencyKey = None
+        body: BodyOf[StartManager], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedManager:
         """Start a manager of a registered class, or the built-in manager, which runs a crawler once
         for each job.
@@ -76,7 +70,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/managers/{manager_id}/stop", status_code=202, responses=same)
     async def stop_manager(
-        manager_id: ManagerId, body: _Stop, response: Response
+        manager_id: ManagerId, body: OptionalBodyOf[StopManager], response: Response
     ) -> AcceptedManager:
         """Stop a manager and its runs, gracefully or by force. With `leave`, the manager's runs
         continue.
@@ -95,7 +89,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/managers/{manager_id}/resume", status_code=202, responses=same)
     async def resume_manager(
-        manager_id: ManagerId, body: _Resume, response: Response
+        manager_id: ManagerId, body: OptionalBodyOf[ResumeManager], response: Response
     ) -> AcceptedManager:
         """Continue a paused manager. A manager that has ended continues as its next attempt.
 
@@ -105,7 +99,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/managers/{manager_id}/limit", status_code=202, responses=same)
     async def set_manager_limit(
-        manager_id: ManagerId, body: _Cap, response: Response
+        manager_id: ManagerId, body: BodyOf[SetLimit], response: Response
     ) -> AcceptedManager:
         """Set the maximum number of live jobs. With 0, the class sets the number. A lower cap does
         not end any jobs.
@@ -114,7 +108,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/managers/{manager_id}/jobs", status_code=202)
     async def add_jobs(
-        manager_id: ManagerId, body: _Jobs, idempotency_key: IdempotencyKey = None
+        manager_id: ManagerId, body: BodyOf[AddJobs], idempotency_key: IdempotencyKey = None
     ) -> AddedJobs:
         """Add a page of at most 500 jobs to a live manager.
 

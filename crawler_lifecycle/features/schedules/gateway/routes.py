@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.gateway.access.operations import signed
@@ -14,7 +14,7 @@ from crawler_lifecycle.gateway.api.paging import OfProject
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
-from crawler_lifecycle.web.problems import JsonBody
+from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf
 
 from ..ports import ScheduleRow
 from .answers import (
@@ -34,11 +34,6 @@ from .commands import (
     PutSchedule,
 )
 
-_Put = Annotated[PutSchedule, Depends(JsonBody(PutSchedule))]
-_Pause = Annotated[PauseSchedule, Depends(JsonBody(PauseSchedule, optional=True))]
-_Ask = Annotated[AskSchedule, Depends(JsonBody(AskSchedule, optional=True))]
-_Backfill = Annotated[Backfill, Depends(JsonBody(Backfill))]
-
 
 def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of schedules, commands first."""
@@ -49,7 +44,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
     @app.put("/v1/schedules/{name}")
-    async def put_schedule(name: ScheduleName, body: _Put) -> AcceptedSchedule:
+    async def put_schedule(name: ScheduleName, body: BodyOf[PutSchedule]) -> AcceptedSchedule:
         """Create a schedule, or replace its definition.
 
         A repeat with the same definition changes nothing.
@@ -68,7 +63,9 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         return await answer(await commands.delete(name))
 
     @app.post("/v1/schedules/{name}/pause")
-    async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
+    async def pause_schedule(
+        name: ScheduleName, body: OptionalBodyOf[PauseSchedule]
+    ) -> AcceptedSchedule:
         """Pause a schedule. Nothing starts until the schedule is resumed, but each firing is still
         recorded.
         """
@@ -83,7 +80,10 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/schedules/{name}/trigger", status_code=202)
     async def trigger_schedule(
-        name: ScheduleName, body: _Ask, response: Response, idempotency_key: IdempotencyKey = None
+        name: ScheduleName,
+        body: OptionalBodyOf[AskSchedule],
+        response: Response,
+        idempotency_key: IdempotencyKey = None,
     ) -> RequestedFirings:
         """Fire a schedule now, even while the schedule is paused.
 
@@ -98,7 +98,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         return RequestedFirings(firings=[Firing.of(line) for line in done.row], note=done.note)
 
     @app.post("/v1/schedules/{name}/backfill", status_code=202)
-    async def backfill_schedule(name: ScheduleName, body: _Backfill) -> RequestedFirings:
+    async def backfill_schedule(name: ScheduleName, body: BodyOf[Backfill]) -> RequestedFirings:
         """Start the target for past due times at which no target started: missed, skipped, paused
         and failed ones, and due times before the schedule was created.
 

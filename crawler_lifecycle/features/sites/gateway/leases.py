@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Path
+from fastapi import FastAPI, Path
 from pydantic import AfterValidator, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -20,7 +20,7 @@ from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.gateway.runs.routes import no_task
-from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.problems import BodyOf, Problem
 
 from ..domain.closing import Block
 from ..domain.lanes import LANES_MAX
@@ -231,7 +231,7 @@ def add_leases(app: FastAPI, gateway: Gateway) -> None:
         run_id: Id,
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
-        body: Annotated[LeaseDemands, Depends(JsonBody(LeaseDemands))],
+        body: BodyOf[LeaseDemands],
     ) -> Leases:
         """Lease lanes of sites, renew them and return them.
 

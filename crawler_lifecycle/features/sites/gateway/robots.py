@@ -6,7 +6,7 @@ import base64
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Path
+from fastapi import FastAPI, Path
 from pydantic import Base64Bytes, Field
 
 from crawler_lifecycle.domain.bounds import INT_MAX
@@ -15,7 +15,7 @@ from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.gateway.runs.routes import no_task
-from crawler_lifecycle.web.problems import JsonBody
+from crawler_lifecycle.web.problems import BodyOf
 
 from ..domain.robots import FILE_MAX, ORIGIN_MAX, POLICY_MAX
 from ..store.leases import LeaseCall
@@ -94,7 +94,7 @@ def add_robots(app: FastAPI, gateway: Gateway) -> None:
         run_id: Id,
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
-        body: Annotated[RobotsCall, Depends(JsonBody(RobotsCall))],
+        body: BodyOf[RobotsCall],
     ) -> SiteRules:
         """Get the robots.txt of an origin, which one task fetches for all each day.
 

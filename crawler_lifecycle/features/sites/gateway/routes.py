@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
@@ -14,7 +14,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
-from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf, Problem
 
 from ..domain.robots import ORIGIN_MAX, origin_of
 from ..ports import SiteRow
@@ -28,9 +28,6 @@ _TEXT = {
     "Content-Disposition": 'attachment; filename="robots.txt"',
     "X-Content-Type-Options": "nosniff",
 }
-_Put = Annotated[PutSite, Depends(JsonBody(PutSite))]
-_Close = Annotated[CloseSite, Depends(JsonBody(CloseSite))]
-_Open = Annotated[OpenSite, Depends(JsonBody(OpenSite, optional=True))]
 
 
 def add_sites(app: FastAPI, gateway: Gateway) -> None:
@@ -71,7 +68,7 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         return Response(text, headers=_TEXT)
 
     @app.put("/v1/sites/{site}")
-    def put_site(site: SiteName, body: _Put) -> ChangedSite:
+    def put_site(site: SiteName, body: BodyOf[PutSite]) -> ChangedSite:
         """Replace the limits of a site: of a domain with all its hosts, of one host, of a pattern
         such as `*.blogs.example`, or of `*`, which stands for all sites without limits of their
         own.
@@ -84,13 +81,13 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         return changed(commands.delete(site, caller_name()))
 
     @app.post("/v1/sites/{site}/close")
-    def close_site(site: SiteName, body: _Close) -> ChangedSite:
+    def close_site(site: SiteName, body: BodyOf[CloseSite]) -> ChangedSite:
         """Close a site for all runs: no task starts on it, and those that execute pause."""
         done = commands.close(site, signed(body))
         return ChangedSite(**asdict(done.row), note=done.note)
 
     @app.post("/v1/sites/{site}/open")
-    def open_site(site: SiteName, body: _Open) -> ChangedSite:
+    def open_site(site: SiteName, body: OptionalBodyOf[OpenSite]) -> ChangedSite:
         """Open a closed site for all runs."""
         done = commands.open(site, signed(body))
         return ChangedSite(**asdict(done.row), note=done.note)

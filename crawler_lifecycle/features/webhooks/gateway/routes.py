@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.gateway.access.operations import signed
@@ -13,7 +13,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import OfProject
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
-from crawler_lifecycle.web.problems import JsonBody
+from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf
 
 from ..ports import WebhookRow
 from .answers import (
@@ -32,11 +32,6 @@ from .commands import (
     ResumeWebhook,
 )
 
-_Put = Annotated[PutWebhook, Depends(JsonBody(PutWebhook))]
-_Pause = Annotated[PauseWebhook, Depends(JsonBody(PauseWebhook, optional=True))]
-_Resume = Annotated[ResumeWebhook, Depends(JsonBody(ResumeWebhook, optional=True))]
-_Test = Annotated[AskTest, Depends(JsonBody(AskTest, optional=True))]
-
 
 def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of webhooks, commands first."""
@@ -47,7 +42,7 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         return AcceptedWebhook.of(done.row, note=done.note)
 
     @app.put("/v1/webhooks/{name}")
-    async def put_webhook(name: WebhookName, body: _Put) -> AcceptedWebhook:
+    async def put_webhook(name: WebhookName, body: BodyOf[PutWebhook]) -> AcceptedWebhook:
         """Create a webhook, or replace its definition.
 
         A repeat with the same definition changes nothing. A new webhook receives only future
@@ -61,12 +56,16 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         return answer(await commands.delete(name))
 
     @app.post("/v1/webhooks/{name}/pause")
-    async def pause_webhook(name: WebhookName, body: _Pause) -> AcceptedWebhook:
+    async def pause_webhook(
+        name: WebhookName, body: OptionalBodyOf[PauseWebhook]
+    ) -> AcceptedWebhook:
         """Pause a webhook: no events are sent until it is resumed."""
         return answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/webhooks/{name}/resume")
-    async def resume_webhook(name: WebhookName, body: _Resume) -> AcceptedWebhook:
+    async def resume_webhook(
+        name: WebhookName, body: OptionalBodyOf[ResumeWebhook]
+    ) -> AcceptedWebhook:
         """Resume a paused webhook, and send the events of the pause.
 
         `skip` skips all events up to now, and `skip_seq` skips one event that keeps failing.
@@ -74,7 +73,7 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
         return answer(await commands.resume(name, skip=body.skip, skip_seq=body.skip_seq))
 
     @app.post("/v1/webhooks/{name}/test", status_code=202)
-    async def test_webhook(name: WebhookName, body: _Test) -> RequestedTest:
+    async def test_webhook(name: WebhookName, body: OptionalBodyOf[AskTest]) -> RequestedTest:
         """Send an event `webhook.test` to the webhook, after the events that wait.
 
         `deliveries` shows the result.
