@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.poll_step import ref_of
-from crawler_lifecycle.activities.shared import Counts, activity_named, alive, beating, push_event
+from crawler_lifecycle.activities.shared import Counts, activity_method, alive, beating, push_event
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
@@ -223,7 +223,7 @@ class CancellationActivities:
     notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
-    @activity_named("record_stop")
+    @activity_method
     def record_stop(self, order: RecordStop) -> StopIntent | None:
         """Record the stop, and then at once ask the tasks to end, or kill them. The run becomes
         STOPPING.
@@ -257,7 +257,7 @@ class CancellationActivities:
                 "the tasks of run %d were not asked to end at once: %s", fence.run_id, error
             )
 
-    @activity_named("cancel_queued_tasks")
+    @activity_method
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
         """Cancel the tasks that were never deployed.
 
@@ -267,7 +267,7 @@ class CancellationActivities:
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))
 
-    @activity_named("k8_stop_task")
+    @activity_method
     def k8_stop_task(self, fence: Fence) -> StopReport:
         """Ask each active task of the run to end gracefully. Each asked task becomes STOPPING.
 
@@ -278,7 +278,7 @@ class CancellationActivities:
         with beating():
             return StopPass(self, fence, force=False).run()
 
-    @activity_named("add_cancellation_log_to_db")
+    @activity_method
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
         """Ensure that the cancellation log has a row for each stop by a person, with the time at
         which we acted on it.
@@ -292,7 +292,7 @@ class CancellationActivities:
                 )
         self.stops.acted_on_stop(order.fence, self.clock())
 
-    @activity_named("k8_stop_pod")
+    @activity_method
     def k8_stop_pod(self, fence: Fence) -> StopReport:
         """Kill each active task of the run, with everything that it started.
 
@@ -303,7 +303,7 @@ class CancellationActivities:
         with beating():
             return StopPass(self, fence, force=True).run()
 
-    @activity_named("signal_pusher_stopped")
+    @activity_method
     def signal_pusher_stopped(self, fence: Fence) -> None:
         """Notify the front end that the run was stopped, so that it closes its dialog.
 

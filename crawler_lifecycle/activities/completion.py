@@ -36,7 +36,7 @@ from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import Catalogue, EventSink, FileArchive, Notifier
 from crawler_lifecycle.ports.runs import Fence, RunRobots, TaskRef
 
-from .shared import activity_named, alive, beating, push_event, reporting, send_event
+from .shared import activity_method, alive, beating, push_event, reporting, send_event
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -90,7 +90,7 @@ class CompletionActivities:
     notifiers: Sequence[Notifier]
     robots_of_run: Callable[[int, int], Sequence[RunRobots]]
 
-    @activity_named("update_run_status")
+    @activity_method
     def update_run_status(self, fence: Fence) -> RunEnded:
         """Derive the run's verdict from its tasks, and record it once per attempt.
 
@@ -125,7 +125,7 @@ class CompletionActivities:
             ended_by=ended.ended_by,
         )
 
-    @activity_named("initiate_export_signal")
+    @activity_method
     def initiate_export_signal(self, fence: Fence) -> int:
         """Notify data pipelines that the run ended and its data can be exported, and return the
         event's sequence number.
@@ -143,7 +143,7 @@ class CompletionActivities:
         self._send_earlier_ends(fence)
         return send_event(self.events, event, self.sink.send, self.sink.name).seq
 
-    @activity_named("deliver_event")
+    @activity_method
     def deliver_event(self, key: str) -> None:
         """Deliver a recorded event about the end of a manager or a graph to the data pipelines.
 
@@ -191,7 +191,7 @@ class CompletionActivities:
             *found,
         ]
 
-    @activity_named("export_supporting_files")
+    @activity_method
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
         """Zip the supporting files of all tasks of the run into the archive. Return ``None`` if
         there are no files. Files of earlier attempts are included, because a resumed crawl
@@ -246,7 +246,7 @@ class CompletionActivities:
         self.exports.record_export(fence, "exported", result, result.note)
         return result
 
-    @activity_named("resend_pushes")
+    @activity_method
     def resend_pushes(self, fence: Fence) -> int:
         """Push the undelivered events of this attempt again, and return their number.
 

@@ -42,7 +42,7 @@ from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Restin
 
 from .poll_step import PollStep, again_if_overtaken, ref_of
 from .retries import Policies
-from .shared import Counts, activity_named, beating, ordered_at, push_event, reporting
+from .shared import Counts, activity_method, beating, ordered_at, push_event, reporting
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -139,7 +139,7 @@ class DeploymentActivities:
     entries: Entries
     clock: Clock = utc_now
 
-    @activity_named("run_scheduled_crawler")
+    @activity_method
     def run_scheduled_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first tasks of a scheduled run through the scheduler service.
 
@@ -148,7 +148,7 @@ class DeploymentActivities:
         """
         return self._deploy(order, scheduled=True)
 
-    @activity_named("run_onetime_crawler")
+    @activity_method
     def run_onetime_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first tasks of a manual or API run through the scheduler service.
 
@@ -157,7 +157,7 @@ class DeploymentActivities:
         """
         return self._deploy(order, scheduled=False)
 
-    @activity_named("deploy_queued_tasks")
+    @activity_method
     def deploy_queued_tasks(self, order: Deploy) -> DeployReport:
         """Deploy further QUEUED tasks, as many as the limit of active tasks allows.
 
@@ -341,7 +341,7 @@ class DeploymentActivities:
 
         step.apply(source, again_if_overtaken(record))
 
-    @activity_named("get_main_job_status")
+    @activity_method
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
         """Ask the cluster whether the main task has started. If the task has not started, the
         activity fails, and Temporal retries the activity. So a long wait adds nothing to the
@@ -420,7 +420,7 @@ class DeploymentActivities:
             str(error), type=error.code, next_retry_delay=delay, category=category
         )
 
-    @activity_named("update_run_started")
+    @activity_method
     def update_run_started(self, order: StartReport) -> RunStatus:
         """Change the run from INITIALIZING to PROCESSING.
 
@@ -429,7 +429,7 @@ class DeploymentActivities:
         """
         return self.deployment.mark_started(order.fence, order.started_at, order.next_look_at)
 
-    @activity_named("signal_pusher_started")
+    @activity_method
     def signal_pusher_started(self, fence: Fence) -> None:
         """Notify the front end that the run started (or failed to), so that it closes its dialog.
 
@@ -454,7 +454,7 @@ class DeploymentActivities:
         event = self.events.append_event(fence, EVENT_RUN_STARTED, key, body)
         push_event(self.events, event, self.notifiers)
 
-    @activity_named("requeue_ended_tasks")
+    @activity_method
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
         """After a resume, insert new QUEUED rows for the tasks that did not succeed. The old rows
         point to the new rows. Second execution: the old rows already point to new rows, and nothing

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner, RunHandle
 
-from .shared import activity_named
+from .shared import activity_method
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.additions import AdditionStore
@@ -63,7 +63,7 @@ class InitiationActivities:
     catalogue: Catalogue
     versions: CodeVersions
 
-    @activity_named("create_history_id")
+    @activity_method
     def create_history_id(self, order: CreateHistory) -> RunHandle:
         """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption,
         reserved runs).
@@ -98,7 +98,7 @@ class InitiationActivities:
         except QuotaReached as error:
             raise ApplicationError(str(error), type=error.code, non_retryable=True) from None
 
-    @activity_named("add_workflow_id")
+    @activity_method
     def add_workflow_id(self, order: AddWorkflowId) -> None:
         """Record the workflow's id as a property of the run.
 
@@ -110,7 +110,7 @@ class InitiationActivities:
             order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id
         )
 
-    @activity_named("add_tasks")
+    @activity_method
     def add_tasks(self, order: AddToRun) -> TasksAdded:
         """Append child tasks to a live run. After the next poll, they are deployed into free slots.
 

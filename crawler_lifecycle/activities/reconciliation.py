@@ -16,7 +16,7 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.poll_step import PollStep, again_if_overtaken, started
 from crawler_lifecycle.activities.shared import (
     Counts,
-    activity_named,
+    activity_method,
     beating,
     ordered_at,
     push_event,
@@ -151,14 +151,14 @@ class ReconciliationActivities:
     """The rules for ends and retries. If this is ``None``, the entries in the catalogue are not
     used."""
 
-    @activity_named("get_active_running_tasks")
+    @activity_method
     def get_active_running_tasks(self, run_id: int) -> ActiveReport:
         """Return the numbers of the run's tasks by status, from the database. Second execution:
         reads the numbers again.
         """
         return ActiveReport(Counts.of(self.tasks.count_tasks(run_id)))
 
-    @activity_named("get_history_statuses_to_sync")
+    @activity_method
     def get_history_statuses_to_sync(self, order: PollOrder) -> PollAnswer:
         """Do one complete poll of the cluster, compare it with the database, and stage the
         differences.
@@ -225,7 +225,7 @@ class ReconciliationActivities:
         first."""
         self.polls.record_poll_error(fence, error, ordered_at())
 
-    @activity_named("get_bulk_task_history_data")
+    @activity_method
     def get_bulk_task_history_data(self, fence: Fence) -> int:
         """Fetch debugging information (log tail, counters, memory) about the tasks that ended,
         stage it, and return their number.
@@ -235,7 +235,7 @@ class ReconciliationActivities:
         with beating(), reporting(self._note_error, fence):
             return PollStep(self.polls, self.cluster, fence).fetch_details()
 
-    @activity_named("reconcile_tasks")
+    @activity_method
     def reconcile_tasks(self, fence: Fence) -> int:
         """Write the staged debugging information into the task history, and return the number of
         tasks.
@@ -245,7 +245,7 @@ class ReconciliationActivities:
         with reporting(self._note_error, fence):
             return self.polls.apply_details(fence)
 
-    @activity_named("sync_statuses")
+    @activity_method
     def sync_statuses(self, order: Sync) -> SyncedCounts:
         """Record the staged statuses, with transitions and corrections, in one transaction.
 
@@ -262,7 +262,7 @@ class ReconciliationActivities:
             push=any(notifier.sends for notifier in self.notifiers),
         )
 
-    @activity_named("signal_pusher_changed")
+    @activity_method
     def signal_pusher_changed(self, fence: Fence) -> None:
         """Push the run's newest ``run.changed`` event to the front end.
 
@@ -272,7 +272,7 @@ class ReconciliationActivities:
         if event is not None:
             push_event(self.events, event, self.notifiers)
 
-    @activity_named("count_alive_tasks")
+    @activity_method
     def count_alive_tasks(self, run_id: int) -> AliveTasks:
         """Count the active and the queued tasks. If there are none, all tasks have ended. Second
         execution: counts the tasks again.

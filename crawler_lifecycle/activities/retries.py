@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.activities.shared import Counts, activity_named, alive, ordered_at, reporting
+from crawler_lifecycle.activities.shared import (
+    Counts,
+    activity_method,
+    alive,
+    ordered_at,
+    reporting,
+)
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerKind
 from crawler_lifecycle.domain.ends import NO_ENDS, RUNNER, Ends, Reading, reading
 from crawler_lifecycle.domain.resources import parse_memory
@@ -114,7 +120,7 @@ class RetryActivities:
     tasks: TaskReader
     policies: Policies
 
-    @activity_named("retry_ended_tasks")
+    @activity_method
     def retry_ended_tasks(self, fence: Fence) -> RetryReport:
         """Insert QUEUED rows for tasks that ended without success and that the policy retries, for
         a few pages of ends.

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Seconds that one try of a push may take. Three tries and their pauses take at most 5 s. The limit
 #: is slightly above the longest limit of a notifier, so that the notifier's own error, which is
@@ -48,11 +47,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 PUSH_S = 1.41
 
 
-def activity_named(name: str) -> Callable[[F], F]:
-    """Return the decorator for an activity with this name. The SDK raises no exception in the
-    activity's thread (see ``alive``).
-    """
-    return activity.defn(name=name, no_thread_cancel_exception=True)
+#: The decorator for an activity, which has the name of its method. The name is an interface: open
+#: runs know it. The SDK raises no exception in the activity's thread (see ``alive``).
+activity_method = activity.defn(no_thread_cancel_exception=True)
 
 
 #: For each class, the names of its activities, and the names of the methods.

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.shared import activity_named, alive, beating
+from crawler_lifecycle.activities.shared import activity_method, alive, beating
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import (
@@ -100,7 +100,7 @@ class AuditActivities:
 
     # --- the cluster ------------------------------------------------------------------------------
 
-    @activity_named("audit_cluster")
+    @activity_method
     def audit_cluster(self, page: AuditPage) -> AuditPart:
         """Compare a page of the cluster's tasks with the rows, and end tasks without an owner.
 
@@ -172,7 +172,7 @@ class AuditActivities:
 
     # --- runs that are open -----------------------------------------------------------------------
 
-    @activity_named("audit_runs")
+    @activity_method
     def audit_runs(self, page: AuditPage) -> AuditPart:
         """Compare a page of live runs with their workflows, and start a workflow for each run that
         has none.
@@ -315,7 +315,7 @@ class AuditActivities:
 
     # --- workflows that are open ------------------------------------------------------------------
 
-    @activity_named("audit_workflows")
+    @activity_method
     def audit_workflows(self, page: AuditPage) -> AuditPart:
         """Compare a page of the open workflows with the rows, and end the workflows whose run has
         no row.
@@ -374,7 +374,7 @@ class AuditActivities:
 
     # --- runs that ended recently -----------------------------------------------------------------
 
-    @activity_named("audit_ended")
+    @activity_method
     def audit_ended(self, page: AuditPage) -> AuditPart:
         """Compare a page of recently ended runs with their deliveries, and compare unproved ends
         with the cluster.
@@ -460,7 +460,7 @@ class AuditActivities:
 
     # --- the end of an audit ----------------------------------------------------------------------
 
-    @activity_named("close_audit")
+    @activity_method
     def close_audit(self, order: CloseAudit) -> int:
         """Store the report, close the findings that were not seen again, and return the number of
         closed findings.

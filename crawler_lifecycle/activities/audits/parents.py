@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.activities.shared import activity_named, alive, beating
+from crawler_lifecycle.activities.shared import activity_method, alive, beating
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import (
     LOST,
@@ -80,7 +80,7 @@ class ParentAudit:
                 return lost
             page = replace(page, after=part.next)
 
-    @activity_named("audit_parents")
+    @activity_method
     def audit_parents(self, page: AuditPage) -> AuditPart:
         """Compare a page of parents (``page.what``) with their workflows, and start a workflow for
         each parent that has none. For graphs, compare the executing steps with the existing runs

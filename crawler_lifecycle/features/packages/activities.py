@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from crawler_lifecycle.activities.shared import activity_named
+from crawler_lifecycle.activities.shared import activity_method
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.protocols import UserCodeFailed
 from crawler_lifecycle.runner.package import BadPackage, Package
@@ -23,7 +23,7 @@ class PackageActivities:
     code: CodeStore
     inspector: Inspector
 
-    @activity_named("inspect_package")
+    @activity_method
     def inspect_package(self, order: InspectionOrder) -> Inspection:
         """Import a Scrapy project, and return its spiders. Second execution: does the same."""
         with tempfile.TemporaryDirectory(prefix="crawl-inspection-") as folder:

@@ -18,7 +18,7 @@ from temporalio import activity
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audits.parents import source
-from crawler_lifecycle.activities.shared import activity_named, beating
+from crawler_lifecycle.activities.shared import activity_method, beating
 from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveParent
@@ -124,7 +124,7 @@ class WebhookActivities:
         """Pause a webhook that no workflow can serve."""
         self.webhooks.pause(parent.workflow_id.partition("/")[2], why)
 
-    @activity_named("follow_webhook")
+    @activity_method
     def follow_webhook(self, order: WebhookOrder) -> Following:
         """Deliver the events after the webhook's recorded position, and then new events, for up to
         ``shift_s`` seconds.

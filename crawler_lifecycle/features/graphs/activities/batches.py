@@ -21,7 +21,7 @@ from temporalio.exceptions import CancelledError
 
 from crawler_lifecycle.activities.run_files import FileReading
 from crawler_lifecycle.activities.shared import (
-    activity_named,
+    activity_method,
     alive,
     keep_output,
     retry_while_unavailable,
@@ -110,7 +110,7 @@ class GraphBatchActivities:
     start: Callable[..., bool] = starts_none
     """Starts a graph for a function: ``GraphStarts.start``."""
 
-    @activity_named("run_graph_batch")
+    @activity_method
     def run_graph_batch(self, order: BatchOrder) -> None:
         """Call the functions of a batch.
 

@@ -29,7 +29,7 @@ from crawler_lifecycle.activities.child_runs import (
     begin_request,
     next_workflow_id,
 )
-from crawler_lifecycle.activities.shared import activity_named, beating, there
+from crawler_lifecycle.activities.shared import activity_method, beating, there
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import FindingKind, LiveParent
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refusal
@@ -191,7 +191,7 @@ class GraphActivities:
     children: ChildRuns
     clock: Clock = utc_now
 
-    @activity_named("open_graph")
+    @activity_method
     def open_graph(self, order: Claim) -> GraphOpened:
         """Claim a new graph, or a graph that a retry or an append reopened.
 
@@ -209,7 +209,7 @@ class GraphActivities:
             row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause
         )
 
-    @activity_named("advance_graph")
+    @activity_method
     def advance_graph(self, order: AdvanceGraph) -> AdvanceResult:
         """Record ended steps, and pick the steps that start now, in one transaction.
 
@@ -246,7 +246,7 @@ class GraphActivities:
         stop = self._row(fence.graph_id).stop
         return replace(advanced, begin=begin, stop=stop, seconds=time.monotonic() - began)
 
-    @activity_named("command_graph")
+    @activity_method
     def command_graph(self, order: CommandGraph) -> int:
         """Carry out a command from a person. Returns the number of changed steps.
 
@@ -255,7 +255,7 @@ class GraphActivities:
         """
         return self.graphs.command(order.graph_id, order.request_id, order.command.apply)
 
-    @activity_named("closed_graph_batches")
+    @activity_method
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
         """Return the calls whose own workflow has closed: such calls will never return.
 
@@ -271,7 +271,7 @@ class GraphActivities:
 
     # --- crawls and managers ----------------------------------------------------------------------
 
-    @activity_named("begin_graph_runs")
+    @activity_method
     def begin_graph_runs(self, fence: GraphFence) -> BegunRuns:
         """Begin every picked crawl and manager, or resume the one that an earlier attempt of the
         step began.
@@ -284,7 +284,7 @@ class GraphActivities:
         with beating(), limited(row.project):
             return _Beginning(self, row, fence).run()
 
-    @activity_named("stop_graph_runs")
+    @activity_method
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run and manager of cancelled steps.
 
@@ -325,7 +325,7 @@ class GraphActivities:
 
     # --- stop and end -----------------------------------------------------------------------------
 
-    @activity_named("record_graph_stop")
+    @activity_method
     def record_graph_stop(self, order: RecordParentStop) -> StopRecorded:
         """Record the stop, and cancel the steps that have not ended.
 
@@ -336,7 +336,7 @@ class GraphActivities:
         except RowUnreadable as error:
             return StopRecorded(order.intent, unreadable=str(error)[:ERROR_MAX])
 
-    @activity_named("end_graph")
+    @activity_method
     def end_graph(self, order: EndGraph) -> GraphEnded:
         """Record the end of the graph, once for each attempt, and start the delivery of its event.
 

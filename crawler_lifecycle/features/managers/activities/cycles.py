@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.activities.run_files import FileQuestions, FileReading
-from crawler_lifecycle.activities.shared import activity_named, alive, answered, keep_output, there
+from crawler_lifecycle.activities.shared import activity_method, alive, answered, keep_output, there
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, LifecycleError
@@ -191,7 +191,7 @@ class ManagerActivities:
     start_graph: Callable[..., bool] = starts_none
     """Starts a graph for a class: ``GraphStarts.start``."""
 
-    @activity_named("run_manager_cycle")
+    @activity_method
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
         """Let the class of a manager decide once, and record its decision.
 

@@ -21,7 +21,7 @@ from crawler_lifecycle.activities.child_runs import (
     StopRecorded,
     StopRuns,
 )
-from crawler_lifecycle.activities.shared import activity_named, beating, there
+from crawler_lifecycle.activities.shared import activity_method, beating, there
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import FindingKind, LiveParent
 from crawler_lifecycle.domain.bounds import refusal
@@ -112,7 +112,7 @@ class ManagingActivities:
     cloud: Cloud = field(default_factory=Cloud)
     clock: Clock = utc_now
 
-    @activity_named("open_manager")
+    @activity_method
     def open_manager(self, order: Claim) -> ManagerOpened:
         """Claim a reserved manager, or an ended manager as its next attempt.
 
@@ -134,7 +134,7 @@ class ManagingActivities:
 
     # --- begin ------------------------------------------------------------------------------------
 
-    @activity_named("begin_manager_runs")
+    @activity_method
     def begin_manager_runs(self, fence: ManagerFence) -> BegunRuns:
         """Begin the run of every picked job as the gateway does: first the row, then the workflow.
 
@@ -196,14 +196,14 @@ class ManagingActivities:
                 self.managers.note_error(fence, row.error)
             return answer
 
-    @activity_named("note_manager")
+    @activity_method
     def note_manager(self, order: NoteManager) -> None:
         """Record what the manager is waiting for, so that people can see it. A second execution
         records the same.
         """
         self.managers.note_error(order.fence, order.error, order.waiting)
 
-    @activity_named("add_manager_jobs")
+    @activity_method
     def add_manager_jobs(self, order: AddManagerJobs) -> int:
         """Add jobs that users send, with the manager's own defaults. Returns the number of new
         jobs.
@@ -228,7 +228,7 @@ class ManagingActivities:
 
     # --- stop -------------------------------------------------------------------------------------
 
-    @activity_named("record_manager_stop")
+    @activity_method
     def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
         """Record the stop before any action.
 
@@ -242,7 +242,7 @@ class ManagingActivities:
             return StopRecorded(order.intent, order.leave, unreadable=str(error)[:ERROR_MAX])
         return StopRecorded(row.stop, row.leave, row.status)
 
-    @activity_named("stop_manager_runs")
+    @activity_method
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run of the manager whose workflow has not acted on a stop yet. Several
         runs are stopped at the same time.
@@ -258,7 +258,7 @@ class ManagingActivities:
 
     # --- end --------------------------------------------------------------------------------------
 
-    @activity_named("end_manager")
+    @activity_method
     def end_manager(self, order: EndManager) -> ManagerEnded:
         """Record the end of the manager, once for each attempt, and start the delivery of its
         event.

@@ -19,7 +19,7 @@ from crawler_lifecycle.activities.audits.settling import (
     FindingRepair,
     Settling,
 )
-from crawler_lifecycle.activities.shared import activity_named, alive, beating
+from crawler_lifecycle.activities.shared import activity_method, alive, beating
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditRules, FindingKind, LiveParent
 from crawler_lifecycle.domain.audits.judgement import judge_told, judge_unfired, judge_unreadable
@@ -49,7 +49,7 @@ class ScheduleAudit:
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now
 
-    @activity_named("audit_schedules")
+    @activity_method
     def audit_schedules(self, page: AuditPage) -> AuditPart:
         """Compare a page of schedules with Temporal and with their recorded firings, and record
         missing firings.

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.child_runs import ERROR_MAX, ChildRuns
-from crawler_lifecycle.activities.shared import activity_named, alive, beating, there
+from crawler_lifecycle.activities.shared import activity_method, alive, beating, there
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.due_ids import due_flow_id, due_graph_key, due_request_id, due_text
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
@@ -68,7 +68,7 @@ class DueActivities:
     children: ChildRuns
     clock: Clock = utc_now
 
-    @activity_named("decide_due")
+    @activity_method
     def decide_due(self, order: DueOrder) -> DueDecided | None:
         """Record the decision about a due time, and begin its target unless the target has to wait.
 
@@ -105,7 +105,7 @@ class DueActivities:
             and firing.asked_by is None
         )
 
-    @activity_named("stop_previous_due")
+    @activity_method
     def stop_previous_due(self, due_id: int) -> bool:
         """Record the stop of the previous target, and notify its workflow.
 
@@ -131,7 +131,7 @@ class DueActivities:
             self._stop(previous.target, f"schedule/{firing.name}", intent)
         return False
 
-    @activity_named("begin_due")
+    @activity_method
     def begin_due(self, due_id: int) -> TargetRef | None:
         """Begin the target of a due time after the previous target has its verdict.
 
