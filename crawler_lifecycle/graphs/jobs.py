@@ -86,7 +86,11 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
                 request[one],
                 f"a run does not have this field; {advise(one, sorted(_RUN_FIELDS))}",
             )
-    given = dict(request) | ({"args": _texts(args)} if args else {})
+    given = dict(request)
+    if args:
+        given["args"] = {
+            str(name): as_text(value) for name, value in args.items() if value is not None
+        }
     built = dict(given)
     for one, kind in (("limits", Limits), ("resources", Resources)):
         if isinstance(built.get(one), Mapping):
@@ -300,10 +304,6 @@ def _alternatives(value: Any) -> tuple[dict[str, str], ...]:
             'give amounts by name, such as {"browser": 1}, or a list of alternatives',
         )
     return tuple({str(name): amount(name, job[name]) for name in job} for job in several)
-
-
-def _texts(args: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): as_text(value) for name, value in args.items() if value is not None}
 
 
 def _made(name: str, kind: type, given: Mapping[str, Any]) -> Any:

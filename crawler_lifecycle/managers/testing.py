@@ -278,13 +278,16 @@ class Simulation(HeldFiles):
         live = [row for row in self.rows if row.state in _HOLDING and row.item_id not in gone]
         delayed = [row for row in self.rows if row.state is JobState.DELAYED]
         return Facts(
-            **{name: getattr(self.row, name) for name in ("manager_id", "attempt", "next_seq")},
-            **{
-                name: getattr(self, name)
-                for name in ("exhausted", "sealed", "source_error", "last_pick")
-            },
-            **{name: getattr(self, name) for name in ("cap", "paused")},
+            manager_id=self.row.manager_id,
+            attempt=self.row.attempt,
+            next_seq=self.row.next_seq,
             now=self.clock,
+            cap=self.cap,
+            paused=self.paused,
+            exhausted=self.exhausted,
+            sealed=self.sealed,
+            source_error=self.source_error,
+            last_pick=self.last_pick,
             ended=[self._ended(row) for row in listed],
             live=len(live),
             live_by_spider=dict(Counter(row.job.spider for row in live)),

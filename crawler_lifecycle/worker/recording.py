@@ -223,7 +223,8 @@ class Recording:
         if target is None or target.ended or target.workflow_id is None:
             return None
         if at is None:
-            return target if _is_late(target, utc_now()) else None
+            late = utc_now() - timedelta(seconds=LATE_S)
+            return target if target.due_at is not None and target.due_at < late else None
         second = self.health().place > 0
         seen = target.verified_at is not None and target.verified_at >= at
         return None if second and seen else target
@@ -279,7 +280,3 @@ class Recording:
     def _count(self, what: str, by: int) -> None:
         self.counts[what] += by
         meters.count(meters.WAKE_UPS, by, what=what)
-
-
-def _is_late(target: WakeUpState, now: datetime) -> bool:
-    return target.due_at is not None and target.due_at < now - timedelta(seconds=LATE_S)

@@ -86,7 +86,9 @@ def collect(
         rows = work.find(places)
         troubles = work.remove(rows, places) if yes else []
     _show(rows, troubles, places, age_s)
-    _summarise(rows, troubles, yes=yes, again=_again(older_than, incomplete))
+    older = None if older_than == DEFAULT_AGE else older_than
+    again = command("cluster gc", older_than=older, incomplete=incomplete, yes=True)
+    _summarise(rows, troubles, yes=yes, again=again)
     return Exit.ERROR if troubles or any(row.trouble for row in rows) else Exit.DONE
 
 
@@ -283,9 +285,3 @@ def _summarise(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, agai
     elif counts.get("old"):
         say("nothing was changed")
         say(f"next: {again}")
-
-
-def _again(older_than: str, incomplete: bool) -> str:
-    """Return the same command line with ``--yes``."""
-    older = None if older_than == DEFAULT_AGE else older_than
-    return command("cluster gc", older_than=older, incomplete=incomplete, yes=True)

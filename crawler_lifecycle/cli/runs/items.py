@@ -134,7 +134,8 @@ class _FeedItems:
         self._notes = [note] if note else []
         self._note = (gateway.run(run).get("fields") or {}).get("note") if task is None else None
         names = [row["name"] for row in rows]
-        self.feeds, self.why = feeds(names, self._first), note or no_feeds(names)
+        self.feeds = feeds(names, lambda name: next(self._pieces(name), b""))
+        self.why = note or no_feeds(names)
 
     def __iter__(self) -> Iterator[Any]:
         return items_of(self.feeds, self._pieces, self._skipped)
@@ -143,9 +144,6 @@ class _FeedItems:
         self.name = name
         with closing(self._gateway.file(self._run, name)) as pieces:
             yield from pieces
-
-    def _first(self, name: str) -> bytes:
-        return next(self._pieces(name), b"")
 
     def notes(self) -> list[str]:
         """Return notes about the files, about the run's items, and about the lines that have been

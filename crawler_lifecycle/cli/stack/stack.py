@@ -126,7 +126,9 @@ class Stack:
         # Python parts start slowly because of their imports, so they are started at the same time.
         # Each part waits for the systems that it needs, and the part's health address shows when
         # the part is ready.
-        migrations = self._start_migrations(env)
+        command = (sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade")
+        log = self.layout.logs / "database.log"
+        migrations = processes.spawn(command, env=env, log=log)
         try:
             self._start_temporal(parts.pop("temporal"))
             # No part may assign run ids before the upgrade has raised the counter of run ids above
@@ -324,10 +326,6 @@ class Stack:
             in_images=plan.kubernetes is not None,
         )
         return target, beside
-
-    def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        command = (sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade")
-        return processes.spawn(command, env=env, log=self.layout.logs / "database.log")
 
     def _finish_migrations(self, process: subprocess.Popen[bytes]) -> None:
         log = self.layout.logs / "database.log"

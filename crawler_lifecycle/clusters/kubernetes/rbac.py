@@ -173,16 +173,12 @@ def _has(api: Api, right: Right, user: str | None) -> bool:
     kind = "SelfSubjectAccessReview"
     spec: dict[str, Any] = {"resourceAttributes": asked}
     if user is not None:
-        kind, spec = "SubjectAccessReview", {**spec, "user": user, "groups": _groups(user)}
+        kind = "SubjectAccessReview"
+        # A review considers only the groups that it lists.
+        group = "system:serviceaccounts"
+        groups = ["system:authenticated", group, f"{group}:{user.split(':')[2]}"]
+        spec |= {"user": user, "groups": groups}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     return (
         json.loads(api.post(f"{_REVIEWS}/{kind.lower()}s", body))["status"].get("allowed") is True
     )
-
-
-def _groups(user: str) -> list[str]:
-    """Return the groups of a service account. An access review considers only the groups that it
-    lists.
-    """
-    namespace = user.split(":")[2]
-    return ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]

@@ -67,7 +67,7 @@ class CorrectionStore(RunPart):
             written = []
             for one in corrections:
                 values = _values(unit, one, tasks)
-                key = _key(values)
+                key = tuple(values[name] for name in _KEY)
                 if key in known:
                     continue
                 known.add(key)
@@ -165,10 +165,6 @@ def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
 
 
 _KEY = ("task_id", "attempt", "kind", "believed", "truth")
-
-
-def _key(values: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(values[name] for name in _KEY)
 
 
 def _known(unit: Unit, corrections: Sequence[Correction]) -> set[tuple[object, ...]]:

@@ -225,7 +225,9 @@ class KubernetesDeployer:
                 job, state = self._job(ours, wanted, deployment.expires_at)
         except _TaskAnswer as answer:
             return DeployedTask(task.index, answer.state, name, reason=str(answer))
-        if secret and not _started(job):
+        status = job.status
+        # A Job whose container is running or has run has its Secret.
+        if secret and not (status.ready or status.succeeded or status.failed):
             self._give(name, job.metadata.uid, secret, new=state == "created")
         return DeployedTask(task.index, state, name, job.metadata.uid)
 
@@ -417,12 +419,6 @@ def _suspended(former: Job) -> _TaskAnswer:
         f"when it is resumed; this try begins when that Job has ended. A "
         "worker ends it; if none does, delete it",
     )
-
-
-def _started(job: Job) -> bool:
-    """Return whether the Job's container is running or has run; then its Secret exists."""
-    status = job.status
-    return bool(status.ready or status.succeeded or status.failed)
 
 
 def _of_one_task(error: LifecycleError) -> bool:

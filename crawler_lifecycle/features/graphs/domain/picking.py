@@ -66,8 +66,10 @@ class Capacity:
         if alternative is not None and alternative < len(step.resources):
             for name, need in _exact(step.resources)[alternative].items():
                 self.free[name] -= need
+        # The steps of a call execute one after the other, so they use one slot together.
+        holder = ("step", step.number) if step.batch is None else ("batch", step.batch)
         for graph, _ in self._caps(step):
-            self.holders.setdefault(graph, set()).add(_holder(step))
+            self.holders.setdefault(graph, set()).add(holder)
 
     def full(self, step: Step, batch: int | None = None) -> int | None:
         """Return a graph that contains this step and has no free slot (``WHOLE`` for the whole
@@ -124,11 +126,6 @@ def executes(step: Step) -> bool:
         or step.ending
         or (step.batch is not None and not step.state.final)
     )
-
-
-def _holder(step: Step) -> _Holder:
-    # The steps of a call execute one after the other, so they use one slot together.
-    return ("step", step.number) if step.batch is None else ("batch", step.batch)
 
 
 @dataclass

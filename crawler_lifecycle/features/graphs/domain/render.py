@@ -339,10 +339,6 @@ _MARKS = re.compile(
 )
 
 
-def _mermaid_text(node: Node) -> str:
-    return '"' + _MARKS.sub(lambda found: f"#{ord(found[0])};", _text(node)) + '"'
-
-
 def _mermaid_ids(nodes: Sequence[Node]) -> dict[str, str]:
     """Return an id for each path: the path itself if Mermaid accepts it, or else ``step_1`` and so
     on.
@@ -368,7 +364,8 @@ def _mermaid_level(
 ) -> list[str]:
     lines = []
     for node in tree.inner.get(parent, ()):
-        box = f"{ids[node.path]}[{_mermaid_text(node)}]"
+        text = _MARKS.sub(lambda found: f"#{ord(found[0])};", _text(node))
+        box = f'{ids[node.path]}["{text}"]'
         if node.path not in tree.inner:
             lines.append(indent + box)
             continue
