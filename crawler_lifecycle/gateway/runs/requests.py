@@ -140,19 +140,23 @@ class StartRun(StrictBody):
         return RunRequest(args=texts(self.args), **{name: getattr(self, name) for name in names})
 
 
-class StopBody(StrictBody):
+class SignedBody(StrictBody):
+    """A body that names the person or program that requests this."""
+
+    requested_by: Person | None = None
+
+
+class StopBody(SignedBody):
     """Body of a stop. All fields are optional."""
 
     force: bool = False
     reason: str | None = Field(default=None, max_length=2000)
-    requested_by: Person | None = None
 
 
-class PauseBody(StrictBody):
+class PauseBody(SignedBody):
     """Body of a pause. All fields are optional."""
 
     reason: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
-    requested_by: Person | None = None
 
     def words(self) -> str:
         """Return the text that is stored as the reason: the person and the given reason."""
@@ -166,11 +170,10 @@ class StopRun(StopBody):
     request_id: RequestId | None = None
 
 
-class ResumeRun(StrictBody):
+class ResumeRun(SignedBody):
     """Body of ``POST /v1/runs/{run_id}/resume``. All fields are optional."""
 
     rerun: bool = False
-    requested_by: Person | None = None
     poll_minutes: list[float] | None = Field(default=None, max_length=POLLS_MAX)
     version: str | None = None
     """By default, the run keeps the code that it had."""

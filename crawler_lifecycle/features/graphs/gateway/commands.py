@@ -35,7 +35,7 @@ from crawler_lifecycle.gateway.runs.commands import (
     sentences,
 )
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
+from crawler_lifecycle.gateway.runs.requests import Person, RequestId, SignedBody, StopBody, Travels
 from crawler_lifecycle.gateway.sweep import Unsent
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
@@ -73,7 +73,7 @@ FINGERPRINT = r"^[0-9a-f]{64}$"
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 
 
-class StartGraph(StrictBody):
+class StartGraph(SignedBody):
     """Body of ``POST /v1/graphs``.
 
     The body of a small graph contains all ``steps``, and the graph starts at once. The body of a
@@ -89,7 +89,6 @@ class StartGraph(StrictBody):
     pages: int | None = Field(default=None, ge=1, le=PAGES_MAX)
     fingerprint: str | None = Field(default=None, pattern=FINGERPRINT)
     request_id: RequestId | None = None
-    requested_by: Person | None = None
     parent: Person | None = None
     project: str | None = None
     """Only a caller with access to all projects may name a project other than its own."""
@@ -119,7 +118,7 @@ class StartGraph(StrictBody):
         return spec
 
 
-class CancelGraph(StrictBody):
+class CancelGraph(SignedBody):
     """Body of ``POST /v1/graphs/{id}/cancel``: the paths of steps.
 
     Without ``names``, all steps are cancelled.
@@ -128,10 +127,9 @@ class CancelGraph(StrictBody):
     names: Names | None = None
     reason: Reason | None = None
     request_id: RequestId | None = None
-    requested_by: Person | None = None
 
 
-class RetryGraph(StrictBody):
+class RetryGraph(SignedBody):
     """Body of ``POST /v1/graphs/{id}/retry``: the paths of steps.
 
     The default is all steps that did not complete.
@@ -141,17 +139,15 @@ class RetryGraph(StrictBody):
     cascade: bool = True
     fresh: bool = False
     request_id: RequestId | None = None
-    requested_by: Person | None = None
 
 
-class ApproveGraphStep(StrictBody):
+class ApproveGraphStep(SignedBody):
     """Body of ``POST /v1/graphs/{id}/approve``: the path of an approval, and yes or no."""
 
     step: Annotated[str, Field(min_length=1, max_length=PATH_MAX)]
     approved: bool = True
     note: Reason | None = None
     request_id: RequestId | None = None
-    requested_by: Person | None = None
 
 
 class StopGraphBody(StopBody):

@@ -12,7 +12,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import storable
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.gateway.runs.commands import existing
-from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
+from crawler_lifecycle.gateway.runs.requests import SignedBody, StrictBody
 from crawler_lifecycle.web.problems import refused
 
 from ..store.incidents import IncidentStore
@@ -22,10 +22,8 @@ from ..store.tables import NAME_MAX, TEXT_MAX
 MUTE_MAX_S = 365 * 86_400
 
 
-class ClosedBy(StrictBody):
+class ClosedBy(SignedBody):
     """Body of ``POST /v1/incidents/{incident_id}/close``. All fields are optional."""
-
-    requested_by: Person | None = None
 
 
 class Mute(StrictBody):

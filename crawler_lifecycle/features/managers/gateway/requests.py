@@ -18,6 +18,7 @@ from crawler_lifecycle.gateway.runs.requests import (
     Args,
     Person,
     RequestId,
+    SignedBody,
     StopBody,
     StrictBody,
     Travels,
@@ -73,7 +74,7 @@ class RunEachOptions(StrictBody):
     version: str | None = Field(default=None, min_length=1, max_length=VERSION_MAX)
 
 
-class StartManager(StrictBody):
+class StartManager(SignedBody):
     """Body of ``POST /v1/managers``: a class with its command line, or a crawler that runs once for
     each job.
     """
@@ -87,7 +88,6 @@ class StartManager(StrictBody):
     name: Name | None = None
     flow_id: FlowId | None = None
     request_id: RequestId | None = None
-    requested_by: Person | None = None
     parent: Person | None = None
     project: str | None = None
     """Only a caller with access to all projects may name a project other than its own."""

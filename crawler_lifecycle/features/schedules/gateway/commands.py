@@ -35,8 +35,8 @@ from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, CommandResult, not
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import (
     PauseBody,
-    Person,
     RequestId,
+    SignedBody,
     StartRun,
     StrictBody,
     texts,
@@ -59,7 +59,7 @@ from ..temporal import ScheduleKeeper
 _REQUEST = TypeAdapter(RunRequest)
 
 
-class PutSchedule(StrictBody):
+class PutSchedule(SignedBody):
     """Body of ``PUT /v1/schedules/{name}``: the target (``run``, ``manager`` or ``graph``), and its
     times (``cron`` or ``every_s``)."""
 
@@ -78,7 +78,6 @@ class PutSchedule(StrictBody):
     overlap: Overlap = Overlap.SKIP
     catch_up_s: int = 600
     pause_after_failures: int | None = None
-    requested_by: Person | None = None
     project: str | None = None
     """Only a caller with access to all projects may name a project other than its own."""
 
@@ -107,21 +106,19 @@ class PauseSchedule(PauseBody):
     """Body of ``POST /v1/schedules/{name}/pause``. All fields are optional."""
 
 
-class AskSchedule(StrictBody):
+class AskSchedule(SignedBody):
     """Body of ``POST /v1/schedules/{name}/trigger``. All fields are optional."""
 
     request_id: RequestId | None = None
-    requested_by: Person | None = None
 
 
-class Backfill(StrictBody):
+class Backfill(SignedBody):
     """Body of ``POST /v1/schedules/{name}/backfill``. The body selects the due times after
     ``after`` and up to ``until`` (default: now).
     """
 
     after: AwareDatetime
     until: AwareDatetime | None = None
-    requested_by: Person | None = None
 
 
 def _run(body: StartRun) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import DAY_S, storable
 from crawler_lifecycle.domain.hosts import domain_of
 from crawler_lifecycle.gateway.runs.commands import CommandResult, existing
-from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
+from crawler_lifecycle.gateway.runs.requests import SignedBody
 from crawler_lifecycle.store.runs.caps import CapStore
 from crawler_lifecycle.web.problems import Problem, refused
 
@@ -25,7 +25,7 @@ CLOSED_MAX_S = 30 * DAY_S
 REASON_MAX = 200
 
 
-class PutSite(StrictBody):
+class PutSite(SignedBody):
     """Body of ``PUT /v1/sites/{site}``: all limits of the site. An omitted limit does not exist."""
 
     tasks: int | None = None
@@ -35,7 +35,6 @@ class PutSite(StrictBody):
     hours: Annotated[str, Field(max_length=100)] | None = None
     days_off: Annotated[str, Field(max_length=100)] | None = Field(default=None, alias="not")
     crawl_delay: Literal["obey", "ignore"] | None = None
-    requested_by: Person | None = None
 
     def limits(self) -> SiteLimits:
         """Return the limits. Raises ``InvalidRequest``."""
@@ -43,20 +42,18 @@ class PutSite(StrictBody):
         return SiteLimits.from_json(given)
 
 
-class CloseSite(StrictBody):
+class CloseSite(SignedBody):
     """Body of ``POST /v1/sites/{site}/close``: one of the times, and a reason."""
 
     for_s: Annotated[float, Field(gt=0, le=CLOSED_MAX_S)] | None = None
     until: Annotated[AwareDatetime, AfterValidator(storable)] | None = None
     reason: Annotated[str, Field(min_length=1, max_length=REASON_MAX)] | None = None
-    requested_by: Person | None = None
 
 
-class OpenSite(StrictBody):
+class OpenSite(SignedBody):
     """Body of ``POST /v1/sites/{site}/open``. All fields are optional."""
 
     reason: Annotated[str, Field(min_length=1, max_length=REASON_MAX)] | None = None
-    requested_by: Person | None = None
 
 
 @dataclass(eq=False)

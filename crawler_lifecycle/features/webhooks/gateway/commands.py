@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.named import NamedCommands
 from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, CommandResult, notify, sentences
-from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
+from crawler_lifecycle.gateway.runs.requests import PauseBody, SignedBody, StrictBody
 from crawler_lifecycle.ports.runs import Event
 
 from ..domain.addresses import WebhookRules
@@ -35,7 +35,7 @@ from ..store import WebhookStore
 Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 
 
-class PutWebhook(StrictBody):
+class PutWebhook(SignedBody):
     """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets for signatures, and
     the event filters.
 
@@ -64,7 +64,6 @@ class PutWebhook(StrictBody):
     statuses: Values = Field(default_factory=list)
     outcomes: Values = Field(default_factory=list)
     ended_by: Annotated[list[EndedBy], Field(max_length=5)] = Field(default_factory=list)
-    requested_by: Person | None = None
     project: str | None = None
     """A caller with all projects can name the project whose events the webhook gets. The default is
     all projects.
@@ -105,10 +104,8 @@ class ResumeWebhook(StrictBody):
     """The number of a failed event that will no longer be sent. All other events are sent."""
 
 
-class AskTest(StrictBody):
+class AskTest(SignedBody):
     """Body of ``POST /v1/webhooks/{name}/test``. All fields are optional."""
-
-    requested_by: Person | None = None
 
 
 @dataclass(frozen=True)
