@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from crawler_lifecycle.domain.bounds import check_name, refusal
+from crawler_lifecycle.domain.bounds import STRICT, check_name, refusal
 from crawler_lifecycle.domain.code import NEWEST, CodeVersions, check_names
 from crawler_lifecycle.domain.coverage import ExpectedCoverage, OnViolation
 from crawler_lifecycle.domain.ends import Ends
@@ -52,7 +52,7 @@ class CrawlerDefinition:
     contract).
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+    __pydantic_config__: ClassVar = STRICT
 
     name: str
     kind: CrawlerKind = CrawlerKind.SCRAPY

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from crawler_lifecycle.domain.bounds import STRICT
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS, check_variable
@@ -64,8 +65,6 @@ _PRODUCT = "crawler-lifecycle"
 _OURS = re.compile(
     r"crawler-(lifecycle|catalogue)([-.].*)?|crawl-\d+-\d+-\d+|.*-token-[bcdfghjklmnpqrstvwxz2456789]{5}"
 )
-
-_STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def is_label_value(text: str) -> bool:
@@ -160,7 +159,7 @@ def _check_qualified(key: str, name: str) -> None:
 class Toleration:
     """One toleration, with the fields that Kubernetes defines."""
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     key: str | None = None
     operator: str = "Equal"
@@ -206,7 +205,7 @@ class PodVolume:
     all of these sources.
     """
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     name: str
     mount_path: str
@@ -301,7 +300,7 @@ def _check_passed_on(key: str, given: Mapping[str, Any], known: Iterable[str]) -
 class Sidecar:
     """A container that the node starts before the crawler and ends after it (a native sidecar)."""
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     name: str
     image: str
@@ -342,7 +341,7 @@ class PodOptions:
     missing fields.
     """
 
-    __pydantic_config__: ClassVar = _STRICT
+    __pydantic_config__: ClassVar = STRICT
 
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[Toleration] = field(default_factory=list)

@@ -92,6 +92,8 @@ class GraphSnapshot:
 class StepsCommand:
     """The fields of every command about steps."""
 
+    __pydantic_config__: ClassVar = STRICT
+
     request_id: str | None = None
     """A repeated command with the same id has no effect. The default is the id of the update.
     """
@@ -111,8 +113,6 @@ class CancelSteps(StepsCommand):
     """The payload of the update ``cancel_steps``, which cancels steps, the steps in them and their
     dependents.
     """
-
-    __pydantic_config__: ClassVar = STRICT
 
     names: list[str] | None = None
     """Paths of steps; ``None`` means all steps."""
@@ -135,8 +135,6 @@ class CancelSteps(StepsCommand):
 class RetrySteps(StepsCommand):
     """The payload of the update ``retry_steps``: restart steps."""
 
-    __pydantic_config__: ClassVar = STRICT
-
     names: list[str] | None = None
     """Paths of steps; ``None`` means all steps that were discarded or cancelled, or are waiting for
     their next try.
@@ -158,8 +156,6 @@ class RetrySteps(StepsCommand):
 class AppendSteps(StepsCommand):
     """The payload of the update ``append_steps``: append steps."""
 
-    __pydantic_config__: ClassVar = STRICT
-
     steps: list[StepSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -178,8 +174,6 @@ class AppendSteps(StepsCommand):
 @dataclass(frozen=True, slots=True)
 class ApproveStep(StepsCommand):
     """The payload of the signal ``approve_step``: grant or reject an approval."""
-
-    __pydantic_config__: ClassVar = STRICT
 
     step: str = ""
     """The path of the step."""

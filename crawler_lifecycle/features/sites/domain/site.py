@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal
 
-from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
+from crawler_lifecycle.domain.bounds import STRICT, Bound, check_number, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.hosts import domain_of, host_of, is_address, is_public_suffix
 
@@ -81,7 +81,7 @@ class SiteLimits:
     Raises ``InvalidRequest``.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+    __pydantic_config__: ClassVar = STRICT
 
     tasks: int | None = None
     """The maximum number of tasks at once; 0 starts none."""
