@@ -14,12 +14,13 @@ from crawler_lifecycle.domain.audits.overdue import OverduePolls
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
+from crawler_lifecycle.gateway.runs.requests import OptionalBodyOf
 from crawler_lifecycle.ports.polls import CorrectionSummary
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import OverdueStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import OptionalBodyOf, Problem
+from crawler_lifecycle.web.problems import Problem
 
 from .runs.answers import (
     WEEK,

@@ -228,7 +228,7 @@ class TokenStore(StorePart):
             .where(*([_t.revoked_at.is_(None)] if live else []))
             .order_by(_t.name)
         )
-        return [made(TokenRow, row) for row in self._rows(query)]
+        return self._made(TokenRow, query)
 
     def revoke_token(self, name: str, by: str | None) -> TokenRow:
         """Revoke a token.

@@ -71,7 +71,7 @@ class EventStore(RunPart):
         """Return the latest events of the run, newest first."""
         e = outbox_event.c
         query = select(outbox_event).where(e.run_id == run_id).order_by(e.seq.desc()).limit(limit)
-        return [made(Event, row) for row in self._rows(query)]
+        return self._made(Event, query)
 
     def get_event(self, seq: int) -> Event | None:
         """Return the event with this number."""
@@ -92,7 +92,7 @@ class EventStore(RunPart):
         e = outbox_event.c
         given = wanted((e.run_id, run_id), (e.subject, subject))
         query = select(outbox_event).where(e.seq > seq, *given).order_by(e.seq).limit(limit)
-        return [made(Event, row) for row in self._rows(query)]
+        return self._made(Event, query)
 
     def last_event_seq(self) -> int:
         """Return the number of the newest event; 0 if there are no events yet."""

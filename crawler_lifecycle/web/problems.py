@@ -14,9 +14,9 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -349,25 +349,6 @@ class JsonBody(Generic[T]):
             "requestBody": {"required": not self.optional, "content": content},
             _DEFINITIONS: definitions,
         }
-
-
-if TYPE_CHECKING:
-    BodyOf = Annotated[T, JsonBody]
-    OptionalBodyOf = Annotated[T, JsonBody]
-else:
-
-    class BodyOf:
-        """``BodyOf[PutSite]`` is the type of a parameter that ``JsonBody`` reads."""
-
-        optional = False
-
-        def __class_getitem__(cls, kind: type) -> Any:
-            return Annotated[kind, Depends(JsonBody(kind, optional=cls.optional))]
-
-    class OptionalBodyOf(BodyOf):
-        """``BodyOf`` for a body that may be empty."""
-
-        optional = True
 
 
 _DEFINITIONS = "x-definitions"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-from fastapi import Header
+from fastapi import Depends, Header
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -33,7 +33,9 @@ from crawler_lifecycle.domain.run import (
     Trigger,
     in_our_words,
 )
-from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.problems import JsonBody, Problem
+
+T = TypeVar("T")
 
 #: The maximum number of tasks of one run that the gateway accepts. It stores them itself, so
 #: Temporal does not receive them.
@@ -54,6 +56,25 @@ length.
 """
 Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
 RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN), Travels]
+
+
+if TYPE_CHECKING:
+    BodyOf = Annotated[T, JsonBody]
+    OptionalBodyOf = Annotated[T, JsonBody]
+else:
+
+    class BodyOf:
+        """``BodyOf[PutSite]`` is the type of a parameter that ``JsonBody`` reads."""
+
+        optional = False
+
+        def __class_getitem__(cls, kind: type) -> Any:
+            return Annotated[kind, Depends(JsonBody(kind, optional=cls.optional))]
+
+    class OptionalBodyOf(BodyOf):
+        """``BodyOf`` for a body that may be empty."""
+
+        optional = True
 
 
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]

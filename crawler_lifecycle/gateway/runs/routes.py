@@ -58,12 +58,14 @@ from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf, Problem
+from crawler_lifecycle.web.problems import Problem
 
 from .requests import (
     AddedTasks,
     AddTasksBody,
+    BodyOf,
     IdempotencyKey,
+    OptionalBodyOf,
     ResendExport,
     ResumeRun,
     StartRun,

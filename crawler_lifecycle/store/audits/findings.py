@@ -16,7 +16,6 @@ from crawler_lifecycle.domain.audits.audit import (
     StoredFinding,
 )
 from crawler_lifecycle.ports.polls import FindingRow
-from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import storable
 
@@ -132,7 +131,7 @@ class FindingStore(StorePart):
             .order_by(a.last_seen.desc(), a.id.desc())
             .limit(limit)
         )
-        return [made(FindingRow, row) for row in self._rows(query)]
+        return self._made(FindingRow, query)
 
     def record_audit(self, report: AuditReport) -> None:
         """Store a report, and remove reports that are older than 30 days.

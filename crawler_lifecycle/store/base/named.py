@@ -147,7 +147,7 @@ class NamedPart(StorePart, Generic[R]):
         )
         if not deleted:
             query = query.where(self.table.c.deleted_at.is_(None))
-        return [made(self.kind, row) for row in self._rows(query)]
+        return self._made(self.kind, query)
 
     def every(self) -> list[R]:
         """Return all rows that were not deleted, oldest first."""

@@ -34,7 +34,7 @@ from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.engine import Database
 
 from .outbox import facts, insert_event, outbox_counter, outbox_event
-from .rows import Row, change_row, seen
+from .rows import Row, T, change_row, made, seen
 
 log = logging.getLogger(__name__)
 
@@ -302,3 +302,7 @@ class StorePart:
             # A lookup in a SQLAlchemy row takes five times as long as in a dictionary.
             names = tuple(found.keys())
             return [dict(zip(names, row, strict=True)) for row in found]
+
+    def _made(self, kind: type[T], query: Select[Any]) -> list[T]:
+        """Return the rows of a query as values of a dataclass (``made``)."""
+        return [made(kind, row) for row in self._rows(query)]

@@ -281,7 +281,7 @@ class PoolStore(SlotLines):
         query = select(r.run_id, r.attempt, r.crawler, r.parent, r.stop_requested_at, slots)
         query = query.join(held, held.c.run_id == r.run_id).where(*seen(run_history))
         query = query.group_by(r.run_id).order_by(slots.desc(), r.run_id).limit(limit)
-        return [made(SlotHolder, row) for row in self._rows(query)]
+        return self._made(SlotHolder, query)
 
     def in_line(self, run_id: int) -> InLine | None:
         """Return the position of a run in the line of its pool; ``None`` if the run is unknown or

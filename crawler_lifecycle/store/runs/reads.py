@@ -29,7 +29,7 @@ from crawler_lifecycle.ports.runs import (
     ShortRun,
     TransitionRow,
 )
-from crawler_lifecycle.store.base.rows import made, seen
+from crawler_lifecycle.store.base.rows import seen
 from crawler_lifecycle.store.base.search import Reach, counted, distinct
 from crawler_lifecycle.store.base.unit import StorePart
 
@@ -273,7 +273,7 @@ class RunReader(RunCounts, RunPart):
             .order_by(s.seq)
             .limit(limit)
         )
-        return [made(TransitionRow, row) for row in self._rows(query)]
+        return self._made(TransitionRow, query)
 
     def cancellations(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(cancellation_log, run_id)

@@ -29,9 +29,9 @@ from crawler_lifecycle.gateway.api.long_poll import (
 )
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
-from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
+from crawler_lifecycle.gateway.runs.requests import BodyOf, IdempotencyKey, OptionalBodyOf, same_id
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
-from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf, Problem
+from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.turns import turn
 
 from ..activities.questions import explained, values_of

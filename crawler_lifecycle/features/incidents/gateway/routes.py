@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import OfProject, cut, one_of
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.web.problems import OptionalBodyOf
+from crawler_lifecycle.gateway.runs.requests import OptionalBodyOf
 
 from ..store.reads import State
 from .commands import Assign, ClosedBy, Comment, IncidentCommands, Mute

@@ -53,7 +53,7 @@ class IncidentReader(StorePart):
         """
         query = select(incident).where(_i.state == "open", *seen(incident, leads=True))
         query = query.order_by(_i.level, _i.last_at.desc()).limit(limit)
-        return [made(IncidentRow, row) for row in self._rows(query)]
+        return self._made(IncidentRow, query)
 
     def open_counts(self, *, heard: bool = False) -> Mapping[str, int]:
         """Return how many incidents of each kind are open, or only those that are not muted."""
@@ -87,7 +87,7 @@ class IncidentReader(StorePart):
             is_muted = func.coalesce(_i.muted_until > self._clock(), False)
             query = query.where(is_muted == muted)
         query = query.order_by(_i.incident_id.desc()).limit(limit)
-        return [made(IncidentRow, row) for row in self._rows(query)]
+        return self._made(IncidentRow, query)
 
     def incident_events(self, row: IncidentRow, limit: int) -> list[Mapping[str, Any]]:
         """Return the ``type``, ``created_at`` and ``body`` of the last events about an incident,

@@ -11,8 +11,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
-from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
-from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf
+from crawler_lifecycle.gateway.runs.requests import BodyOf, IdempotencyKey, OptionalBodyOf, same_id
 
 from ..ports import ManagerRow
 from .answers import (

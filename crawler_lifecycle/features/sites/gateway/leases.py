@@ -18,9 +18,9 @@ from crawler_lifecycle.domain.hosts import HOST_MAX, host_of
 from crawler_lifecycle.gateway.access.operations import caller_run
 from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.requests import StrictBody
+from crawler_lifecycle.gateway.runs.requests import BodyOf, StrictBody
 from crawler_lifecycle.gateway.runs.routes import no_task
-from crawler_lifecycle.web.problems import BodyOf, Problem
+from crawler_lifecycle.web.problems import Problem
 
 from ..domain.closing import Block
 from ..domain.lanes import LANES_MAX

@@ -13,9 +13,8 @@ from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.gateway.access.operations import caller_run
 from crawler_lifecycle.gateway.api.paging import Id
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.requests import StrictBody
+from crawler_lifecycle.gateway.runs.requests import BodyOf, StrictBody
 from crawler_lifecycle.gateway.runs.routes import no_task
-from crawler_lifecycle.web.problems import BodyOf
 
 from ..domain.robots import FILE_MAX, ORIGIN_MAX, POLICY_MAX
 from ..store.leases import LeaseCall

@@ -14,7 +14,8 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
-from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf, Problem
+from crawler_lifecycle.gateway.runs.requests import BodyOf, OptionalBodyOf
+from crawler_lifecycle.web.problems import Problem
 
 from ..domain.robots import ORIGIN_MAX, origin_of
 from ..ports import SiteRow

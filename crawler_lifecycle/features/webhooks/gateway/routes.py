@@ -13,7 +13,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import OfProject
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
-from crawler_lifecycle.web.problems import BodyOf, OptionalBodyOf
+from crawler_lifecycle.gateway.runs.requests import BodyOf, OptionalBodyOf
 
 from ..ports import WebhookRow
 from .answers import (
