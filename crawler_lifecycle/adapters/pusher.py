@@ -18,6 +18,7 @@ import httpx
 
 from crawler_lifecycle.cloudevents import event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.last_words import printable
 from crawler_lifecycle.ports.runs import Event
 
 #: The maximum size of an event's data, in bytes. Pusher accepts less than 10 kB (pusher.com, "HTTP
@@ -239,7 +240,7 @@ class PusherNotifier:
         line = line.replace(self._secret, "…")
         line = re.sub(r"(auth_signature|auth_key|body_md5)=[^&\s\"\\]*", r"\1=…", line)
         line = re.sub(r"\b[0-9a-f]{64}\b", "…", line)
-        return "".join(c if c.isprintable() else " " for c in line)[:TEXT_MAX].strip()
+        return printable(line)[:TEXT_MAX].strip()
 
 
 def _transport(timeout_s: float) -> httpx.Client:

@@ -25,6 +25,7 @@ import httpx
 from crawler_lifecycle import redaction
 from crawler_lifecycle.cloudevents import ENTRY_MAX, event_id, event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.last_words import printable
 from crawler_lifecycle.domain.variables import REFERENCE
 from crawler_lifecycle.ports.runs import Event
 
@@ -276,4 +277,4 @@ def _unreached(error: BaseException) -> str:
 def _plain(text: object) -> str:
     """Return the string as one line without control characters."""
     line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "")
-    return "".join(c if c.isprintable() else " " for c in line)[:ANSWER_MAX].strip()
+    return printable(line)[:ANSWER_MAX].strip()

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from crawler_lifecycle.domain.audits.corrections import MEANINGS, SOURCES
+from crawler_lifecycle.domain.last_words import printable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.cursors import decode_positions, encode
 from crawler_lifecycle.ports.polls import CorrectionRow
@@ -156,7 +157,7 @@ def _sentence(text: str) -> str:
 
     Control characters, which may come from a crawler, become spaces.
     """
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = " ".join(printable(text).split())
     return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 1] + "…"
 
 

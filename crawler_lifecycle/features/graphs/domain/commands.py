@@ -67,22 +67,16 @@ class GraphResult:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphSnapshot:
+class GraphSnapshot(GraphResult):
     """The response to the query ``status``: the state of the workflow itself. The steps are in the
     database.
     """
 
-    graph_id: int
-    key: str
-    name: str | None
-    attempt: int
-    state: GraphState
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of steps in each state, as last written."""
     calls: int = 0
     """The number of function calls that have not returned yet."""
     stop: StopIntent | None = None
-    cause: str | None = None
     waiting: str | None = None
     """A sentence about what the graph is waiting for."""
     notes: list[str] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from temporalio.common import RawValue
@@ -202,17 +202,14 @@ class GraphWork(OwnedState):
 
     def snapshot(self, calls: int) -> GraphSnapshot:
         """Return the response to the query ``status``."""
-        known = (
-            self.graph_id,
-            self.key,
-            self.name,
-            self.attempt,
-            self.state,
-            self.counts,
-            calls,
-            self.inbox.stop,
+        return GraphSnapshot(
+            **asdict(self.result()),
+            counts=self.counts,
+            calls=calls,
+            stop=self.inbox.stop,
+            waiting=self.waiting,
+            notes=self.inbox.told(),
         )
-        return GraphSnapshot(*known, self.cause, self.waiting, self.inbox.told())
 
     def search_attributes(self) -> Attributes:
         """Return the search attributes of the graph."""
