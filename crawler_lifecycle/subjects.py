@@ -135,7 +135,9 @@ Cell = (
     | None
 )
 Read = Callable[[Document], Cell]
-Facts = Sequence[tuple[str, Read]]
+#: Where a cell comes from: the name of a field, or a function of the row.
+Source = str | Read
+Facts = Sequence[tuple[str, Source]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,16 @@ class Column:
     """
 
     title: str
-    cell: Read
+    source: Source
     right: bool = False
     wide: bool = False
     on: Sequence[str] = ("page", "terminal")
     leaves: int = 0
     fills: bool = False
+
+    def cell(self, row: Document) -> Cell:
+        """Return the cell of a row in this column."""
+        return cell_of(row, self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +229,7 @@ class Subject:
         """Return the columns that ``crawlctl`` shows after a command."""
         return [
             *(column for column in self.columns if column.title in _BRIEF),
-            Column("Cause", of("cause")),
+            Column("Cause", "cause"),
         ]
 
     def action(self, name: str) -> Action:
@@ -232,7 +238,7 @@ class Subject:
 
     def known(self, row: Document) -> list[tuple[str, Cell]]:
         """Return the facts about one object, omitting empty facts."""
-        found = [(name, read(row)) for name, read in self.facts]
+        found = [(name, cell_of(row, source)) for name, source in self.facts]
         return [
             (name, cell) for name, cell in found if cell not in (None, "", [], (), {}, At(None))
         ]
@@ -255,9 +261,9 @@ _BRIEF = (
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def of(name: str) -> Read:
-    """Return a reader of a field's value."""
-    return lambda row: row.get(name)
+def cell_of(row: Document, source: Source) -> Cell:
+    """Return the value of the field that ``source`` names, or what the function returns."""
+    return row.get(source) if isinstance(source, str) else source(row)
 
 
 def at(name: str) -> Read:
@@ -322,17 +328,17 @@ def _why(row: Document) -> list[Any]:
     return [row[name] for name in names if row.get(name)]
 
 
-def _wide(title: str, cell: Read, *, right: bool = False, page: bool = False) -> Column:
+def _wide(title: str, source: Source, *, right: bool = False, page: bool = False) -> Column:
     on = ("page", "terminal") if page else ("terminal",)
-    return Column(title, cell, right, wide=True, on=on, leaves=4)
+    return Column(title, source, right, wide=True, on=on, leaves=4)
 
 
-def _drawn(title: str, cell: Read, *, right: bool = False) -> Column:
-    return Column(title, cell, right, on=("terminal",))
+def _drawn(title: str, source: Source, *, right: bool = False) -> Column:
+    return Column(title, source, right, on=("terminal",))
 
 
-def _page(title: str, cell: Read, *, right: bool = False, leaves: int = 0) -> Column:
-    return Column(title, cell, right, on=("page",), leaves=leaves)
+def _page(title: str, source: Source, *, right: bool = False, leaves: int = 0) -> Column:
+    return Column(title, source, right, on=("page",), leaves=leaves)
 
 
 def _stop_of(row: Document) -> str | None:
@@ -354,9 +360,9 @@ def project(row: Document) -> str | None:
 _ORIGIN: Facts = (
     ("project", project),
     ("tags", words("tags")),
-    ("requested by", of("requested_by")),
-    ("parent", of("parent")),
-    ("workflow", of("workflow_id")),
+    ("requested by", "requested_by"),
+    ("parent", "parent"),
+    ("workflow", "workflow_id"),
     ("created", at("created_at")),
     ("started", at("started_at")),
     ("ended", at("ended_at")),
@@ -460,12 +466,12 @@ RUN = Subject(
     columns=(
         # The web UI renders these columns in its own way, so that a list of runs fits on a phone.
         _drawn("Run", _itself("runs", "run_id"), right=True),
-        _drawn("Crawler", of("crawler")),
-        _wide("Trigger", of("trigger")),
+        _drawn("Crawler", "crawler"),
+        _wide("Trigger", "trigger"),
         _drawn("Status", lambda row: Word(status_word(row), why=_why(row))),
-        _drawn("Outcome", of("outcome")),
-        _wide("Ended by", of("ended_by")),
-        _wide("Stage", of("stage")),
+        _drawn("Outcome", "outcome"),
+        _wide("Ended by", "ended_by"),
+        _wide("Stage", "stage"),
         _drawn("Pages", count("pages"), right=True),
         _drawn("Per min", pace, right=True),
         _drawn("Items", count("items"), right=True),
@@ -473,10 +479,10 @@ RUN = Subject(
         _drawn("Verified", at("verified_at")),
         _wide("Next poll", lambda row: At(row.get("next_poll_at")) if _live(row) else None),
         _drawn("Created", at("created_at")),
-        _wide("Attempt", of("attempt"), right=True),
+        _wide("Attempt", "attempt", right=True),
         _wide("Took", lambda row: Took(row.get("started_at"), row.get("ended_at"))),
         _wide("Tags", words("tags")),
-        _wide("By", of("requested_by")),
+        _wide("By", "requested_by"),
         _wide("Code", codes_of_run),
         _wide("Project", project),
         _wide("Workflow", first("workflow_id", "owner_workflow_id")),
@@ -487,8 +493,8 @@ RUN = Subject(
         ("pool", lambda row: None if row.get("pool") == DEFAULT else _among("pool")(row)),
         ("flow", _among("flow_id")),
         ("code", codes_of_run),
-        ("request id", of("request_id")),
-        ("uid", of("run_uid")),
+        ("request id", "request_id"),
+        ("uid", "run_uid"),
     ),
     actions=(
         Action("stop", "Stop", _RECORDED, _live, _REASON, before="This stop was recorded before."),
@@ -572,7 +578,7 @@ MANAGER = Subject(
     "manager_id",
     columns=(
         Column("Manager", _itself("managers", "manager_id"), right=True),
-        Column("Name", of("name")),
+        Column("Name", "name"),
         Column("Flow", _among("flow_id"), leaves=2),
         Column("Runs", first("crawler", "plan"), leaves=1),
         # The web UI has its own words, the same for runs and managers on each page.
@@ -580,38 +586,38 @@ MANAGER = Subject(
         Column(
             "Status", lambda row: Word(shown_word(row), why=_why(row)), on=("page",), fills=True
         ),
-        Column("Outcome", of("outcome"), leaves=3),
+        Column("Outcome", "outcome", leaves=3),
         Column("Live", count("live"), right=True),
-        _wide("Limit", of("cap"), right=True, page=True),
+        _wide("Limit", "cap", right=True, page=True),
         Column("Wait", _jobs_in(*WAITING), right=True, leaves=2),
         Column("Good", _jobs_in("good"), right=True, leaves=1),
         Column("Bad", _jobs_in("bad"), right=True),
         Column("Skipped", _jobs_in("skipped"), right=True, leaves=3),
         Column("Created", at("created_at"), leaves=2),
-        _wide("Attempt", of("attempt"), right=True),
-        _wide("By", of("requested_by")),
+        _wide("Attempt", "attempt", right=True),
+        _wide("By", "requested_by"),
         _wide("Project", project),
         _wide("Tags", words("tags")),
         _wide("Why", first("error", "cause", "waiting")),
     ),
     facts=(
-        ("manager", of("manager_id")),
-        ("name", of("name")),
-        ("flow", of("flow_id")),
+        ("manager", "manager_id"),
+        ("name", "name"),
+        ("flow", "flow_id"),
         ("runs", first("crawler", "plan")),
         ("options", lambda row: plain(row.get("argv") or [])),
         ("status", lambda row: f"{status_word(row)} {row.get('outcome') or ''}".strip()),
-        ("cause", of("cause")),
-        ("attempt", of("attempt")),
+        ("cause", "cause"),
+        ("attempt", "attempt"),
         ("window", _window),
         ("jobs", lambda row: _jobs_said(row, states=True)),
         ("so far", lambda row: _jobs_said(row, states=False)),
         ("source", _source),
-        ("waiting", of("waiting")),
-        ("error", of("error")),
+        ("waiting", "waiting"),
+        ("error", "error"),
         ("stop", _stop_of),
-        ("statistics", of("stats")),
-        ("state", of("state")),
+        ("statistics", "stats"),
+        ("state", "state"),
         *_ORIGIN,
         ("pruned", lambda row: row.get("jobs_pruned_at") and _JOBS_PRUNED),
         ("checked", at("updated_at")),
@@ -647,19 +653,19 @@ JOB = Subject(
     "job",
     "item_id",
     columns=(
-        Column("Job", of("item_id"), right=True),
-        Column("Number", of("seq"), right=True, leaves=4),
-        Column("Retry", of("retry"), right=True, leaves=2),
+        Column("Job", "item_id", right=True),
+        Column("Number", "seq", right=True, leaves=4),
+        Column("Retry", "retry", right=True, leaves=2),
         Column("State", lambda row: Word(row.get("state"), why=_why(row))),
         Column("Run", _itself("runs", "run_id"), right=True),
-        Column("Outcome", of("outcome"), leaves=1),
+        Column("Outcome", "outcome", leaves=1),
         Column("Spider", lambda row: (row.get("job") or {}).get("spider"), leaves=2),
         Column(
             "Arguments",
             lambda row: plain((row.get("job") or {}).get("spider_args") or {}),
             fills=True,
         ),
-        _wide("Position", of("position"), right=True),
+        _wide("Position", "position", right=True),
         _wide("Tags", lambda row: words("tags")(row.get("job") or {})),
         _drawn("Why", first("error", "unreadable")),
     ),
@@ -705,20 +711,20 @@ GRAPH = Subject(
             right=True,
             leaves=1,
         ),
-        _wide("Attempt", of("attempt"), right=True),
-        _wide("By", of("requested_by")),
+        _wide("Attempt", "attempt", right=True),
+        _wide("By", "requested_by"),
         _wide("Project", project),
         _wide("Tags", words("tags")),
         _wide("Why", first("cause", "waiting")),
     ),
     facts=(
-        ("graph", of("id")),
-        ("name", of("name")),
+        ("graph", "id"),
+        ("name", "name"),
         ("state", lambda row: state_word(row.get("state"))),
-        ("cause", of("cause")),
-        ("waiting", of("waiting")),
+        ("cause", "cause"),
+        ("waiting", "waiting"),
         ("steps", lambda row: f"{row.get('total') or 0:,}: {steps(row)}"),
-        ("attempt", of("attempt")),
+        ("attempt", "attempt"),
         (
             "options",
             lambda row: plain(
@@ -754,7 +760,7 @@ STEP = Subject(
         Column(
             "Step", lambda row: Link(row["path"], row["href"]) if "href" in row else row["path"]
         ),
-        Column("Kind", of("kind"), leaves=2),
+        Column("Kind", "kind", leaves=2),
         Column("Does", does, leaves=3),
         Column(
             "State",
@@ -764,7 +770,7 @@ STEP = Subject(
             ),
             fills=True,
         ),
-        _page("Outcome", of("outcome"), leaves=1),
+        _page("Outcome", "outcome", leaves=1),
         _page("Errors", lambda row: JsonDetails(row["errors"]) if row["errors"] else None),
         Column(
             "Tries",
@@ -782,7 +788,7 @@ STEP = Subject(
         _wide("After", words("deps"), page=True),
         _page("Started", at("started_at"), leaves=3),
         _page("Took", lambda row: Took(row["started_at"], row["ended_at"]), right=True, leaves=1),
-        _drawn("Why", of("reason")),
+        _drawn("Why", "reason"),
     ),
     actions=[GRAPH.action(name) for name in ("retry", "fresh", "cancel")],
     empty="The graph has no steps. The steps of a draft are listed as soon as it starts, and those "
@@ -870,7 +876,7 @@ def _clock_changes(row: Document) -> str:
     )
 
 
-def _option(name: str) -> tuple[str, Read]:
+def _option(name: str) -> tuple[str, Source]:
     return name, lambda row: plain((row.get("definition") or {}).get(name))
 
 
@@ -881,8 +887,8 @@ DUE = (
     Column("Began", _began),
     Column("Status", lambda row: state_word(row.get("status")), on=("terminal",)),
     _page("Status", lambda row: shown_status(row.get("status"))),
-    Column("Why", of("reason"), fills=True),
-    Column("By", of("asked_by"), wide=True, leaves=3),
+    Column("Why", "reason", fills=True),
+    Column("By", "asked_by", wide=True, leaves=3),
 )
 
 
@@ -912,18 +918,18 @@ SCHEDULE = Subject(
         _page("Began", _of_last(DUE[3]), leaves=3),
         _page("Status", lambda row: shown_status((row.get("last") or {}).get("status")), leaves=1),
         Column("Changed", at("updated_at"), on=("terminal",)),
-        _wide("By", of("requested_by")),
+        _wide("By", "requested_by"),
         _wide("Project", project),
         _wide("Why", first("pause_reason", "trouble")),
     ),
     facts=(
-        ("schedule", of("name")),
+        ("schedule", "name"),
         ("begins", begins),
         ("with", _with),
         ("due", due_times),
         ("state", schedule_state),
-        ("why", of("pause_reason")),
-        ("trouble", of("trouble")),
+        ("why", "pause_reason"),
+        ("trouble", "trouble"),
         ("next", lambda row: None if row.get("paused") else ", ".join(row.get("next_due") or ())),
         ("clock change", _clock_changes),
         *map(
@@ -939,7 +945,7 @@ SCHEDULE = Subject(
             ),
         ),
         _option("start_at"),
-        ("revision", of("revision")),
+        ("revision", "revision"),
         (
             "in Temporal",
             lambda row: (
@@ -947,7 +953,7 @@ SCHEDULE = Subject(
             ),
         ),
         ("project", project),
-        ("requested by", of("requested_by")),
+        ("requested by", "requested_by"),
         ("created", at("created_at")),
     ),
     actions=(
@@ -1005,11 +1011,11 @@ WEBHOOK = Subject(
         Column("Events", _listed("events", "everything"), leaves=3),
         Column("Delivered", at("delivered_at"), leaves=1),
         Column("Why", _webhook_why, fills=True),
-        _wide("By", of("requested_by")),
+        _wide("By", "requested_by"),
         _wide("Project", project),
     ),
     facts=(
-        ("webhook", of("name")),
+        ("webhook", "name"),
         ("kind", _definition("kind", "webhook")),
         ("address", _definition("url")),
         ("events", _listed("events", "everything")),
@@ -1017,19 +1023,19 @@ WEBHOOK = Subject(
             (name, _listed(name))
             for name in ("crawlers", "tags", "flows", "statuses", "outcomes", "ended_by", "secrets")
         ),
-        ("state", of("state")),
+        ("state", "state"),
         ("failing since", at("failing_since")),
-        ("last error", of("error")),
-        ("paused", of("pause_reason")),
+        ("last error", "error"),
+        ("paused", "pause_reason"),
         ("next", _webhook_fix),
         (
             "delivered",
             lambda row: At(row["delivered_at"]) if row.get("delivered_at") else "nothing yet",
         ),
-        ("up to event", of("through_seq")),
-        ("revision", of("revision")),
+        ("up to event", "through_seq"),
+        ("revision", "revision"),
         ("project", project),
-        ("requested by", of("requested_by")),
+        ("requested by", "requested_by"),
         ("created", at("created_at")),
     ),
     actions=(
@@ -1047,14 +1053,14 @@ WEBHOOK = Subject(
     empty="There are no webhooks yet.",
 )
 DELIVERIES = (
-    Column("Event", of("seq"), right=True),
-    Column("Type", of("type")),
-    Column("About", of("subject")),
+    Column("Event", "seq", right=True),
+    Column("Type", "type"),
+    Column("About", "subject"),
     Column("Status", lambda row: Word(row.get("status"), bad=row.get("status") == "failed")),
-    Column("Tries", of("tries"), right=True, leaves=2),
+    Column("Tries", "tries", right=True, leaves=2),
     Column("Happened", at("created_at"), leaves=3),
     Column("Delivered", at("delivered_at"), leaves=1),
-    Column("Why", of("error"), fills=True),
+    Column("Why", "error", fills=True),
 )
 
 # --- pools ----------------------------------------------------------------------------------------
@@ -1082,8 +1088,8 @@ POOL = Subject(
             right=True,
             leaves=2,
         ),
-        _wide("Queue", of("queue"), page=True),
-        Column("Problem", of("problem"), fills=True),
+        _wide("Queue", "queue", page=True),
+        Column("Problem", "problem", fills=True),
     ),
 )
 
@@ -1146,11 +1152,11 @@ SITE = Subject(
         Column("Last minute", count("last_minute"), right=True, leaves=1),
         Column("Limits", lambda row: limit_words(row), fills=True),
         Column("Closed by", _closed_by, leaves=3),
-        _wide("Origin", of("origin")),
-        _wide("Changed by", of("changed_by")),
+        _wide("Origin", "origin"),
+        _wide("Changed by", "changed_by"),
     ),
     facts=(
-        ("site", of("site")),
+        ("site", "site"),
         ("state", lambda row: str(row["state"]).replace("_", " ")),
         ("opens", at("opens_at")),
         ("closed by", _closed_by),
@@ -1167,13 +1173,13 @@ SITE = Subject(
         ),
         ("limits from", lambda row: row.get("origin") or "the default"),
         ("changed", at("changed_at")),
-        ("changed by", of("changed_by")),
+        ("changed by", "changed_by"),
         ("tasks", count("tasks")),
         ("tasks wait", count("waiting_tasks")),
         ("leases", count("lanes")),
         ("last minute", count("last_minute")),
         ("use", lambda row: None if row.get("use") is None else f"{row['use']:.0%}"),
-        ("statuses", of("statuses")),
+        ("statuses", "statuses"),
     ),
     actions=(
         Action("close", "Close the site", "It is closed.", asks=("for_s", "reason")),
@@ -1194,12 +1200,12 @@ SITE_ROBOTS = Subject(
     "robots.txt",
     "origin",
     columns=(
-        Column("Origin", of("origin"), fills=True),
+        Column("Origin", "origin", fills=True),
         Column("Fetched", at("fetched_at")),
         Column("By run", lambda row: row["run_id"] and _itself("runs", "run_id")(row), right=True),
         Column("Status", lambda row: row["status"] or "no response", right=True),
         Column("SHA-256", lambda row: row["sha256"] and row["sha256"][:8]),
-        Column("Crawl delay (s)", of("crawl_delay"), right=True),
+        Column("Crawl delay (s)", "crawl_delay", right=True),
         Column("TDM", _tdm, leaves=1),
     ),
 )
@@ -1210,7 +1216,7 @@ SITE_RUN = Subject(
     "run_id",
     columns=(
         Column("Run", lambda row: Link(row["run_id"], f"/runs/{row['run_id']}"), right=True),
-        Column("Crawler", of("crawler"), fills=True),
+        Column("Crawler", "crawler", fills=True),
         Column("Tasks", count("tasks"), right=True),
         Column("Tasks wait", count("waiting_tasks"), right=True),
         Column("Waiting since", at("waiting_since"), leaves=1),
@@ -1225,53 +1231,53 @@ ENTRY_VERSIONS = (
     Column("Version", count("number"), right=True),
     Column("Current", lambda row: "yes" if row["current"] else ""),
     Column("Changed", at("changed_at")),
-    Column("By", of("changed_by")),
-    Column("Note", of("note"), fills=True),
+    Column("By", "changed_by"),
+    Column("Note", "note", fills=True),
 )
 ENTRY = Subject(
     "crawler",
     "name",
     columns=(),
     facts=(
-        ("crawler", of("name")),
+        ("crawler", "name"),
         ("version", count("number")),
-        ("package", of("package")),
+        ("package", "package"),
         ("image", lambda row: row["document"].get("image")),
         ("changed", at("changed_at")),
-        ("by", of("changed_by")),
+        ("by", "changed_by"),
         ("project", project),
     ),
 )
 PACKAGE_VERSIONS = (
-    Column("Version", of("version")),
+    Column("Version", "version"),
     Column("Current", lambda row: "yes" if row["current"] else ""),
     Column("Code", lambda row: short_digest(row["digest"])),
     Column("Commit", lambda row: (row["commit"] or "")[:12]),
     Column("Bytes", count("size"), right=True),
     Column("Files", count("files"), right=True),
     Column("Deployed", at("created_at")),
-    Column("By", of("created_by")),
-    Column("Note", of("note"), fills=True),
+    Column("By", "created_by"),
+    Column("Note", "note", fills=True),
 )
 PACKAGE = Subject(
     "package",
     "package",
     columns=(
-        Column("Package", of("package")),
+        Column("Package", "package"),
         *(column for column in PACKAGE_VERSIONS if column.title != "Current"),
         _wide("Project", project),
     ),
     facts=(
-        ("package", of("package")),
-        ("version", of("version")),
+        ("package", "package"),
+        ("version", "version"),
         ("current", lambda row: "yes" if row["current"] else "no"),
-        ("code", of("digest")),
-        ("commit", of("commit")),
+        ("code", "digest"),
+        ("commit", "commit"),
         ("bytes", count("size")),
         ("files", count("files")),
         ("spiders", lambda row: ", ".join(spider["name"] for spider in row["spiders"] or ())),
         ("deployed", at("created_at")),
-        ("by", of("created_by")),
+        ("by", "created_by"),
         ("project", project),
     ),
     empty="There are no packages yet.",
@@ -1281,12 +1287,12 @@ CRAWLER_VERSION = Subject(
     "version",
     "version",
     columns=(
-        Column("Version", of("version")),
+        Column("Version", "version"),
         Column("In use", lambda row: "yes" if row["current"] else ""),
         Column("Code", lambda row: _digest_link(row["digest"])),
         Column("Since", at("at")),
-        Column("By", of("by")),
-        Column("Note", of("note"), fills=True),
+        Column("By", "by"),
+        Column("Note", "note", fills=True),
     ),
     empty="This crawler has no versions: its entry is in the catalogue's file, and it executes no "
     "deployed package.",
@@ -1296,29 +1302,27 @@ CANARY = Subject(
     "canary",
     "canary_id",
     columns=(
-        Column("Canary", of("canary_id"), right=True),
-        Column("Package", of("package")),
-        Column("Crawler", of("crawler")),
-        Column("New", of("new_version")),
-        Column("Old", of("old_version")),
+        Column("Canary", "canary_id", right=True),
+        Column("Package", "package"),
+        Column("New", "new_version"),
+        Column("Old", "old_version"),
         Column("State", lambda row: Word(row["state"], bad=row["state"] == "rejected")),
         Column("Share", lambda row: f"{row['share']:.0%}", right=True),
         Column("Given", count("given"), right=True),
         Column("Of", count("asked"), right=True),
         Column("Since", at("created_at")),
-        Column("Result", of("result"), fills=True),
+        Column("Result", "result", fills=True),
     ),
     facts=(
-        ("canary", of("canary_id")),
-        ("package", of("package")),
-        ("crawler", of("crawler")),
-        ("new", of("new_version")),
-        ("old", of("old_version")),
-        ("state", of("state")),
+        ("canary", "canary_id"),
+        ("package", "package"),
+        ("new", "new_version"),
+        ("old", "old_version"),
+        ("state", "state"),
         ("since", at("created_at")),
         ("ended", at("ended_at")),
-        ("by", of("ended_by")),
-        ("result", of("result")),
+        ("by", "ended_by"),
+        ("result", "result"),
     ),
 )
 
@@ -1328,36 +1332,36 @@ INCIDENT = Subject(
     "incident",
     "incident_id",
     columns=(
-        Column("Incident", of("incident_id"), right=True),
+        Column("Incident", "incident_id", right=True),
         Column("Kind", lambda row: Word(row.get("kind"), bad=row.get("level") == "bad")),
         Column("About", lambda row: Link(row["subject"], f"/{row['subject']}")),
         Column("Count", count("count"), right=True),
         Column("Since", at("opened_at")),
         Column("Muted until", at("muted_until"), leaves=1),
-        Column("Taken by", of("assignee")),
-        Column("Cause", of("cause")),
-        _wide("State", of("state")),
+        Column("Taken by", "assignee"),
+        Column("Cause", "cause"),
+        _wide("State", "state"),
         _wide("Project", project),
     ),
     facts=(
-        ("incident", of("incident_id")),
-        ("kind", of("kind")),
-        ("about", of("subject")),
+        ("incident", "incident_id"),
+        ("kind", "kind"),
+        ("about", "subject"),
         ("project", project),
-        ("state", of("state")),
-        ("cause", of("cause")),
-        ("fix", of("fix")),
+        ("state", "state"),
+        ("cause", "cause"),
+        ("fix", "fix"),
         ("count", count("count")),
-        ("first run", of("first_run_id")),
-        ("last run", of("last_run_id")),
+        ("first run", "first_run_id"),
+        ("last run", "last_run_id"),
         ("since", at("opened_at")),
         ("last", at("last_at")),
         ("closed", at("closed_at")),
-        ("closed by", of("closed_by")),
+        ("closed by", "closed_by"),
         ("reopened", lambda row: row.get("reopened") or None),
         ("muted until", at("muted_until")),
-        ("taken by", of("assignee")),
-        ("comment", of("comment")),
+        ("taken by", "assignee"),
+        ("comment", "comment"),
     ),
     actions=(
         Action(
@@ -1372,7 +1376,7 @@ INCIDENT = Subject(
     empty="Nothing needs attention.",
 )
 #: The columns that only a list of closed incidents shows.
-CLOSED = (Column("Closed", at("closed_at")), Column("Closed by", of("closed_by")))
+CLOSED = (Column("Closed", at("closed_at")), Column("Closed by", "closed_by"))
 
 # --- the access log -------------------------------------------------------------------------------
 
@@ -1402,18 +1406,18 @@ ACCESS = (
     Column("On", _about, fills=True),
     Column("Outcome", lambda row: Word(row.get("outcome"), bad=row.get("outcome") != "done")),
     Column("Requests", count("requests"), right=True, leaves=2),
-    Column("From", of("address"), leaves=1),
-    Column("Project", of("project"), wide=True, leaves=3),
-    Column("Status", of("status"), right=True, wide=True, leaves=3),
-    _wide("UID", of("subject_uid")),
+    Column("From", "address", leaves=1),
+    Column("Project", "project", wide=True, leaves=3),
+    Column("Status", "status", right=True, wide=True, leaves=3),
+    _wide("UID", "subject_uid"),
 )
 TOKENS = (
-    *(Column(name.capitalize(), of(name)) for name in ("name", "role", "project")),
+    *(Column(name.capitalize(), name) for name in ("name", "role", "project")),
     Column("State", lambda row: Word(row.get("state"), bad=row.get("state") != "valid")),
     Column("Expires", at("expires_at")),
     Column("Last used", at("used_at")),
     Column("Created", at("created_at")),
-    Column("By", of("created_by")),
+    Column("By", "created_by"),
 )
 
 SUBJECTS = {

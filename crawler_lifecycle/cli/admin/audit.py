@@ -9,7 +9,7 @@ from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.subjects import Column, Document, of
+from crawler_lifecycle.subjects import Column, Document
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
@@ -29,11 +29,11 @@ def _became(row: Document) -> str:
 
 
 FINDINGS = (
-    Column("Kind", of("kind")),
-    Column("Run", of("run_id"), right=True),
-    Column("Finding", of("detail")),
+    Column("Kind", "kind"),
+    Column("Run", "run_id", right=True),
+    Column("Finding", "detail"),
     Column("Repair", _became),
-    Column("Workflow", of("workflow_id"), wide=True),
+    Column("Workflow", "workflow_id", wide=True),
 )
 
 

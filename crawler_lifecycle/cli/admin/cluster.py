@@ -21,7 +21,7 @@ from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import command, say
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.plurals import count
-from crawler_lifecycle.subjects import Column, Document, of
+from crawler_lifecycle.subjects import Column, Document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +54,12 @@ def _became(row: Document) -> str | None:
 
 
 PODS = (
-    Column("Pod", of("pod")),
-    Column("Run", of("run_id"), right=True),
-    Column("Task", of("task"), right=True),
-    Column("Attempt", of("attempt"), right=True, wide=True),
+    Column("Pod", "pod"),
+    Column("Run", "run_id", right=True),
+    Column("Task", "task", right=True),
+    Column("Attempt", "attempt", right=True, wide=True),
     Column("State", _state),
-    Column("Node", of("node"), wide=True),
+    Column("Node", "node", wide=True),
     Column("Release", _became),
 )
 

@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.retention import RetainedRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.subjects import Column, Document, at, of
+from crawler_lifecycle.subjects import Column, Document, at
 
 if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import FilesPlace
@@ -43,10 +43,10 @@ def _became(row: Document) -> str | None:
 
 RUNS = (
     Column("Run", lambda row: row["name"] if row["run_id"] is None else row["run_id"], right=True),
-    Column("Crawler", of("crawler")),
+    Column("Crawler", "crawler"),
     Column("Ended", at("ended_at")),
-    Column("State", of("state")),
-    Column("Why", of("why")),
+    Column("State", "state"),
+    Column("Why", "why"),
     Column("Where", lambda row: ", ".join(row["where"]), wide=True),
     Column("Removal", _became),
 )

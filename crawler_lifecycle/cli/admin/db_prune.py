@@ -19,7 +19,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import command, load_settings, long_ago, say
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays
-from crawler_lifecycle.subjects import Column, Document, count, of
+from crawler_lifecycle.subjects import Column, Document, count
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.pruning import Pruner
@@ -43,10 +43,10 @@ LARGE = ("task_log", "task_stats")
 T = TypeVar("T")
 
 TABLES = (
-    Column("Table", of("table")),
+    Column("Table", "table"),
     Column("Rows", count("rows"), right=True),
-    Column("What", of("what")),
-    Column("Why", of("why")),
+    Column("What", "what"),
+    Column("Why", "why"),
 )
 
 

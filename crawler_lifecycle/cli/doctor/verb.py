@@ -13,7 +13,7 @@ from crawler_lifecycle.cli.admin.services import keep_files_private
 from crawler_lifecycle.cli.output import emit, show_finding, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.subjects import Column, Document, of
+from crawler_lifecycle.subjects import Column, Document
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 #: Seconds for all checks together, which run concurrently.
 LIMIT_S = 15.0
 SETTINGS = (
-    Column("Setting", of("name")),
-    Column("Value", of("value")),
-    Column("From", of("source")),
+    Column("Setting", "name"),
+    Column("Value", "value"),
+    Column("From", "source"),
 )
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
 

@@ -46,7 +46,7 @@ from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer, query
 from crawler_lifecycle.gateway.ui.runs.columns import crawler_link
 from crawler_lifecycle.gateway.ui.runs.commands import PageFilters
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, Subject, at, of
+from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, Subject, at
 
 #: The number of crawlers on one page.
 PAGE = 100
@@ -196,7 +196,7 @@ CRAWLER = Subject(
             ),
             right=True,
         ),
-        Column("Why", of("why"), fills=True),
+        Column("Why", "why", fills=True),
         Column("Start", _start, leaves=1),
     ),
     empty="The catalogue has no crawler yet. Declare the first one in crawlers.yaml, and it is "

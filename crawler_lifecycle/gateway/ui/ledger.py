@@ -45,7 +45,6 @@ from crawler_lifecycle.subjects import (
     Note,
     Subject,
     at,
-    of,
 )
 from crawler_lifecycle.temporal.client import Workflows
 
@@ -69,9 +68,9 @@ CORRECTION = Subject(
     columns=(
         Column("Found", at("created_at")),
         Column("Run", _run),
-        Column("Kind", of("kind")),
-        Column("Shown", of("believed"), leaves=1),
-        Column("True", of("truth")),
+        Column("Kind", "kind"),
+        Column("Shown", "believed", leaves=1),
+        Column("True", "truth"),
         Column("Wrong for", lambda row: Lag(row["lag_ms"]), right=True),
         Column("Found by", lambda row: SOURCES.get(row["found_by"], row["found_by"]), leaves=2),
         Column("Evidence", lambda row: JsonDetails(row["evidence"]), leaves=1),
@@ -95,7 +94,7 @@ FINDING = Subject(
     "finding",
     "id",
     columns=(
-        Column("Kind", of("kind")),
+        Column("Kind", "kind"),
         Column("Run", _run),
         Column(
             "What", lambda row: CellLine([row["detail"], Note(row["repair"], "why")]), fills=True

@@ -12,7 +12,7 @@ from crawler_lifecycle.cli.output import clean, emit, emit_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, load_settings, say
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.subjects import Column, at, of, plain, words
+from crawler_lifecycle.subjects import Column, at, plain, words
 
 from .start import catalogue
 
@@ -20,24 +20,24 @@ from .start import catalogue
 TIMEOUT_S = 300.0
 
 COLUMNS = (
-    Column("Number", of("seq"), right=True),
-    Column("What", of("what")),
-    Column("Spider", of("spider")),
+    Column("Number", "seq", right=True),
+    Column("What", "what"),
+    Column("Spider", "spider"),
     Column("Arguments", lambda row: plain(row.get("spider_args") or {})),
-    Column("Why", of("why")),
-    Column("Position", of("position"), right=True, wide=True),
+    Column("Why", "why"),
+    Column("Position", "position", right=True, wide=True),
     Column("Tags", words("tags"), wide=True),
     Column("Settings", lambda row: plain(row.get("job_settings") or {}), wide=True),
 )
 USER_CODE = (
-    Column("Plan", of("plan")),
-    Column("Name", of("name")),
+    Column("Plan", "plan"),
+    Column("Name", "name"),
     Column("Served", lambda row: plain(bool(row.get("served") and not row.get("error")))),
-    Column("Description", of("description")),
-    Column("Why not", of("error")),
+    Column("Description", "description"),
+    Column("Why not", "error"),
     Column("Seen", at("seen_at"), wide=True),
-    Column("Pool", of("queue"), wide=True),
-    Column("Code", of("fingerprint"), wide=True),
+    Column("Pool", "queue", wide=True),
+    Column("Code", "fingerprint", wide=True),
 )
 
 

@@ -41,7 +41,6 @@ from crawler_lifecycle.subjects import (
     Link,
     Subject,
     at,
-    of,
 )
 from crawler_lifecycle.web.problems import Problem, of_error
 
@@ -89,8 +88,8 @@ BLOCKS = Chooser(
                 ),
                 fills=True,
             ),
-            Column("Status", of("status"), right=True),
-            Column("Retry-After (s)", of("retry_after_s"), right=True, leaves=2),
+            Column("Status", "status", right=True),
+            Column("Retry-After (s)", "retry_after_s", right=True, leaves=2),
             Column("Closed until", lambda row: At(row["closed_until"]), leaves=1),
         ),
         empty="The site has refused no request in the last 30 days.",

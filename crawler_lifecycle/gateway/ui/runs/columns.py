@@ -29,7 +29,6 @@ from crawler_lifecycle.subjects import (
     code_of_task,
     codes_of_run,
     count,
-    of,
 )
 
 
@@ -128,7 +127,7 @@ RUNS = replace(
             leaves=2,
         ),
         Column("Checked", _checked),
-        Column("Trigger", of("trigger"), leaves=4),
+        Column("Trigger", "trigger", leaves=4),
         Column("Code", codes_of_run, leaves=4),
     ),
     empty="There are no runs yet.",
