@@ -1,4 +1,4 @@
-"""What helpers assert is told in words, like the assertions of the tests themselves."""
+"""A package, so that pytest also rewrites the assertions in helpers and explains failures there."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""What holds for every test: an example of Hypothesis may take its time, on a machine that is slow
-or stands still.
-"""
+"""Settings for all tests: an example of Hypothesis may take long on a slow machine."""
 
 from __future__ import annotations
 
@@ -43,16 +41,14 @@ gc.disable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where no test of a database server is played, none is made either: one in ten would be."""
+    """If no test with a database server is selected, no server is started."""
     if "not servers" in config.option.markexpr:
         servers.DATABASES = servers.DATABASES[:1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a database server has the marker ``servers``.
-
-    The contract of the store is played on MariaDB, and on MySQL before a release; what is about a
-    database, on both.
+    """Mark everything that needs a database server with ``servers``. The contract of the store runs
+    on MariaDB, and on MySQL before a release; tests of the databases themselves run on both.
     """
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -73,14 +69,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @functools.cache
 def _is_read(file: Path) -> bool:
-    """Whether a command reads it that plays what `make test` does not."""
+    """Return whether a command selects it that runs what `make test` does not."""
     return any(map(file.is_relative_to, READ))
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves out what is there by now, and polls less often for what comes:
-    few rings of objects are made, and to look for them at the usual pace takes a twentieth of the
-    time of what asks databases."""
+    """Exclude existing objects from garbage collection, and collect less often: reference cycles
+    are rare, and collecting at the usual pace takes a twentieth of the time of tests with
+    databases.
+    """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
@@ -88,8 +85,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def process_as_it_was() -> Iterator[None]:
-    """Entry points that a test calls in this process change its environment and umask; the next
-    test has them back.
+    """Restore environment and umask, which entry points change when a test calls them in this
+    process.
     """
     environment, mask = os.environ.copy(), os.umask(0o022)
     os.umask(mask)

@@ -1,5 +1,5 @@
-"""For every activity the state it is called in, what it must have done afterwards, and what a
-repetition may renew.
+"""The cases of all activities: the state before the call, its expected effect, and what a
+repetition may change.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
 
 @dataclass(frozen=True)
 class Case:
-    """``prepare`` answers the activity's input; ``effect`` asserts what one execution did and
-    answered.
+    """``prepare`` returns the activity's input; ``effect`` checks what one execution did and
+    returned.
     """
 
     activity: str
@@ -143,7 +143,7 @@ def _prepare_claim(w: Harness) -> Any:
 
 
 def _prepare_takeover(w: Harness) -> Any:
-    """The former workflow closed in the middle of the run: the directory is asked."""
+    """The previous workflow closed in the middle of the run, and the directory is asked about it."""
     w.cluster.behaviour = UNTIL_STOPPED
     w.started()
     return w.order(None, "", OTHER, crawler=None, run_id=1)
@@ -358,7 +358,7 @@ DEPLOYMENT = [
 
 
 def _prepare_poll(w: Harness) -> Any:
-    """Of three tasks one finished, one was killed behind our back, one goes on."""
+    """One of three tasks has finished, one was killed from outside, and one is still executing."""
     goes_on = Behaviour(executes=None, counts_for=20)
     w.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=20) if index == 0 else goes_on
@@ -490,7 +490,7 @@ def _logged(w: Harness, _: Any) -> None:
 
 
 def _prepare_log(w: Harness) -> RecordStop:
-    """One of the two stops has its row already, the other one came meanwhile."""
+    """One of two stops already has its row; the other arrived later."""
     fence = _stopping(w)
     first = w.stop(fence)
     w.forward(1)
@@ -549,8 +549,8 @@ def _verdict(w: Harness, ended: Any) -> None:
 
 
 def _prepare_less(w: Harness) -> Fence:
-    """A run after three others, whose items have fewer prices; another workflow took it over, as an
-    audit lets one.
+    """A run whose items have fewer prices than those of three earlier runs. An audit let another
+    workflow take it over.
     """
     shares = [0.98, 1.0, 0.96, 0.41]
     w.cluster.behaviour = lambda run, index, attempt: Behaviour(
@@ -602,7 +602,7 @@ def _nothing_exported(w: Harness, result: Any) -> None:
 
 
 def _prepare_untold(w: Harness) -> Fence:
-    """A run whose push of its start failed."""
+    """A run whose start could not be pushed."""
     fence = w.judged()
     w.notifier.faults.add(NotDelivered("nobody answers"))
     with contextlib.suppress(NotDelivered):
@@ -650,7 +650,7 @@ REPAIR = AuditPage(repair=True)
 
 
 def _after_grace(w: Harness, activity: str, page: AuditPage = REPAIR) -> AuditPage:
-    """Seen once, and again when its grace is over."""
+    """The finding was seen once, and again after its grace period."""
     first = w.call(activity, page)
     assert (sum(first.found.values()), first.repaired) == (1, {})
     w.forward(LATER_S)

@@ -1,4 +1,4 @@
-"""Harnesses for activities: a new one costs a copy of an empty database."""
+"""Fixtures for tests of activities. A new harness starts from a copy of an empty database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.activities.harness import Harness
 
 @pytest.fixture
 def new_harness(tmp_path: Path) -> Iterator[Callable[[], Harness]]:
-    """Makes a new harness each time it is called."""
+    """Return a function that makes a new harness on each call."""
     harnesses: list[Harness] = []
 
     def make() -> Harness:

@@ -1,4 +1,4 @@
-"""The same for the activities of a deletion."""
+"""The cases of the activities that delete a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.activities.harness import START, Harness
 
 
 def asked(w: Harness) -> RunRef:
-    """A run that has ended and was exported, of which a workflow is open, and which is to be
-    deleted.
+    """An exported run that has ended and is about to be deleted, although one of its workflows is
+    still open.
     """
     w.files(0)
     fence = w.judged()

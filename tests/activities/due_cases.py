@@ -1,4 +1,4 @@
-"""The same for the activities of a due time."""
+"""The cases of the activities that handle a due time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _started(w: Harness, answer: Any) -> None:
 
 
 def _waiting(w: Harness) -> DueOrder:
-    """It is due again, and what it began goes on."""
+    """The next due time has come while the run of the previous one is still executing."""
     w.call("decide_due", _decide(w, overlap="stop_previous"))
     w.now = START.replace(minute=1)
     return DueOrder("nightly", w.now)
@@ -118,7 +118,7 @@ def _refused(w: Harness, answer: Any) -> None:
 
 
 def _second(w: Harness, **fields: Any) -> int:
-    """A due time whose previous one began something that goes on."""
+    """A due time whose predecessor started a run that is still executing."""
     w.call("begin_due", _decided(w, overlap="stop_previous", **fields))
     w.directory.open |= {
         Owner(id, "chain") for id in (*w.directory.begun, *w.directory.managers_begun)
@@ -131,7 +131,7 @@ def _second(w: Harness, **fields: Any) -> int:
 
 
 def _of_another(w: Harness) -> int:
-    """A database that was put back: under the number of a line that stopped others is one that does
+    """After a restore, the number of a firing that had stopped others belongs to a firing that does
     not.
     """
     w.call("begin_due", _decided(w, overlap="queue"))
@@ -181,7 +181,7 @@ def _came_to_nothing(w: Harness, answer: Any) -> None:
 
 
 def _begun_in_silence(w: Harness, **fields: Any) -> int:
-    """It began its target, and died before it could say so."""
+    """The firing started its target, but its worker died before it recorded this."""
     due_id = _decided(w, **fields)
     w.call("begin_due", due_id)
     with w.store.database.writing() as conn:
@@ -190,14 +190,14 @@ def _begun_in_silence(w: Harness, **fields: Any) -> int:
 
 
 def _changed(w: Harness, **fields: Any) -> int:
-    """Then the schedule was made to begin a run."""
+    """The schedule was then changed to start a run."""
     due_id = _begun_in_silence(w, **fields)
     w.store.schedules.put("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
     return due_id
 
 
 def _renamed(w: Harness) -> int:
-    """Then the schedule was made to begin another manager."""
+    """The schedule was then changed to start another manager."""
     due_id = _begun_in_silence(w, manager=MANAGER)
     other = ScheduleSpec(every_s=60, manager=MANAGER | {"name": "other"})
     w.store.schedules.put("nightly", other.document(), "ann")
@@ -211,8 +211,8 @@ def _begun_and_deleted(w: Harness) -> DueOrder:
 
 
 def _graph_begun_and_deleted(w: Harness) -> int:
-    """It waited, began a graph, and died before it could say so; then its schedule was deleted and
-    made anew.
+    """A waiting firing started a graph, but its worker died before it recorded this. Then the
+    schedule was deleted and created again.
     """
     due_id = _decided(w, graph=GRAPH)
     w.call("begin_due", due_id)
@@ -236,7 +236,7 @@ def _manager_found(w: Harness, answer: Any) -> None:
 
 
 def _superseded(w: Harness) -> int:
-    """It waits for the proof of a stop, and meanwhile it is due again."""
+    """The firing is waiting for proof that a run has stopped when the next due time comes."""
     w.call("begin_due", _decided(w, overlap="stop_previous"))
     times = [START.replace(minute=n) for n in (1, 2)]
     for w.now in times:
@@ -247,10 +247,7 @@ def _superseded(w: Harness) -> int:
 
 
 def _given_way(w: Harness) -> int:
-    """It gave way before.
-
-    A manager of another project has the flow id that its target would have.
-    """
+    """The firing yielded earlier. A manager of another project has the flow id of its target."""
     due_id = _superseded(w)
     w.call("begin_due", due_id)
     w.store.managers.reserve_manager(
@@ -269,7 +266,7 @@ def _gave_way(w: Harness, answer: Any) -> None:
 
 
 def _unfired(w: Harness) -> AuditPage:
-    """Nobody could ask Temporal for an hour."""
+    """Temporal could not be reached for an hour."""
     _made(w)
     w.store.schedules.decide_due("nightly", START.replace(minute=7))
     w.forward(3600)
@@ -300,7 +297,7 @@ def _begun_again(w: Harness, part: Any) -> None:
 
 
 def _asked_and_deleted(w: Harness) -> DueOrder:
-    """A person triggers it, and deletes the schedule before a worker is there."""
+    """A person triggers the schedule, and deletes it before a worker is available."""
     _made(w)
     w.store.schedules.ask_due("nightly", [START], "ann", "triggered by ann")
     w.store.schedules.delete("nightly")
@@ -315,7 +312,9 @@ def _begun_all_the_same(w: Harness, answer: Any) -> None:
 
 
 def _started_and_deleted(w: Harness) -> DueOrder:
-    """Temporal fired, and the worker died between the line and what it begins."""
+    """Temporal fired, and the worker died after it had inserted the row and before it started the
+    target.
+    """
     _decided(w)
     w.store.schedules.delete("nightly")
     return DueOrder("nightly", START)

@@ -1,4 +1,4 @@
-"""The same for the activities of a graph's workflow, and for what audits do about graphs."""
+"""The cases of the activities of a graph's workflow, and of what audits do about graphs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _begun(w: Harness, answer: Any) -> None:
 
 
 def _resumed(w: Harness) -> GraphFence:
-    """The crawl has failed, and somebody wants it to be tried again."""
+    """The crawl has failed, and somebody requests another try."""
     w.cluster.behaviour = FAILS
     fence = _claimed(
         w, _crawl("books"), _function("far", "later", ignore_discarded=True), _function("later")
@@ -263,7 +263,7 @@ def _taken_over(w: Harness, part: Any) -> None:
 
 
 def _strange(w: Harness) -> AuditPage:
-    """Somebody has written other numbers into the rows of two steps."""
+    """Somebody has edited the numbers in the rows of two steps."""
     w.call("begin_graph_runs", _picked(w))
     w.store.initiation.reserve_run(RunRequest(crawler="books", parent="nobody"), "r1")
     with w.store.database.engine.begin() as conn:
@@ -284,8 +284,8 @@ def _ends_it(w: Harness, part: Any) -> None:
 
 
 def _uncounted(w: Harness) -> AuditPage:
-    """The worker died between the run's row and the step's; others only say that they are of a
-    graph.
+    """The worker died after it had recorded the run and before it recorded the step. The other runs
+    only claim to belong to a graph.
     """
     fence = _picked(w)
     parents = {

@@ -1,5 +1,5 @@
-"""A harness for one activity: the real store (SQLite), fakes of everything else, and a clock that
-stands still.
+"""A harness for one activity: the real store (SQLite), fakes of everything else, and a stopped
+clock.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ MANAGER = Owner("manager/shelves/f", "chain-m")
 
 
 class Shelves(GeneratorCrawlManager):
-    """A manager of three books, two at once."""
+    """A manager with three jobs, of which two may run at once."""
 
     name = "shelves"
     spider = "books"
@@ -107,11 +107,13 @@ ALL_ROWS = {
 
 
 class Crash(BaseException):
-    """The worker died here. No ``except Exception`` of ours can see it, as with a real death."""
+    """The worker died here. Code of ours cannot catch it with ``except Exception``, as with a real
+    crash.
+    """
 
 
 class Proxy:
-    """A port whose every call passes ``through``."""
+    """A port that passes every call through ``through``."""
 
     def __init__(self, name: str, port: Any, through: Through) -> None:
         self._name, self._port, self._through = name, port, through
@@ -127,8 +129,8 @@ class Proxy:
 
 @dataclass
 class Breaker:
-    """Crashes right before or right after the call number ``at`` (from 0) of any port; ``None``
-    never does.
+    """Crashes directly before or after call number ``at`` (from 0) to any port; with ``None``, it
+    never crashes.
     """
 
     at: int | None = None
@@ -148,9 +150,7 @@ class Breaker:
 
 
 class Harness:
-    """One run after another, brought to a state by the activities themselves, and everything that
-    can be compared.
-    """
+    """Runs that the activities themselves bring to a state, and everything that tests compare."""
 
     def __init__(self, file: Path, folder: Path) -> None:
         self.now = START
@@ -180,8 +180,8 @@ class Harness:
         return cls(folder / "state.db", folder)
 
     def twin(self, folder: Path) -> Harness:
-        """The same harness once more, in a copy of what is committed to its database and of all
-        that is outside.
+        """Return a copy of the harness with the committed contents of its database and the state of
+        its fakes.
         """
         folder.mkdir(parents=True)
         file = folder / "state.db"
@@ -229,7 +229,9 @@ class Harness:
     # --- calling ----------------------------------------------------------------------------------
 
     def activities(self, through: Through | None = None) -> dict[str, Callable[..., Any]]:
-        """Every activity as a worker has it; every call of a port passes ``through``."""
+        """Return every activity as a worker has it; every call to a port passes through
+        ``through``.
+        """
         names = (
             "cluster",
             "cluster",
@@ -269,7 +271,7 @@ class Harness:
         return ActivityEnvironment().run(self.activities(through)[name], argument)
 
     def audited(self, what: str) -> AuditPart:
-        """One page of an audit that repairs at once."""
+        """Execute one page of an audit that repairs at once."""
         audit = AuditActivities(self.store, self.cluster, self.directory, AT_ONCE, self.clock)
         part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
         return part
@@ -285,7 +287,7 @@ class Harness:
         return CreateHistory(request, request_id, owner)
 
     def created(self, tasks: int | None = None, **more: Any) -> Fence:
-        """A run that nothing was deployed for."""
+        """A run for which nothing has been deployed."""
         order = self.order(tasks, **more)
         handle = self.call("create_history_id", order)
         self.call(
@@ -316,7 +318,7 @@ class Harness:
     def stopping(
         self, tasks: int | None = None, max_parallel: int | None = None, **more: Any
     ) -> Fence:
-        """A run whose stop by a person is recorded, and no more than that."""
+        """A run whose stop was requested by a person and recorded, with no further effect."""
         fence = self.started(tasks, max_parallel, **more)
         self.forward(1)
         for heard in self.stop(fence).heard:
@@ -339,7 +341,7 @@ class Harness:
         self.call("sync_statuses", Sync(fence))
 
     def ended(self, tasks: int | None = None, **more: Any) -> Fence:
-        """A run none of whose tasks is alive, not judged yet."""
+        """A run without live tasks and without a verdict."""
         fence = self.started(tasks, **more)
         self.forward(30)
         self.round(fence)
@@ -352,14 +354,14 @@ class Harness:
         return fence
 
     def resumed(self, run_id: int = 1, owner: Owner = OTHER, **more: Any) -> Fence:
-        """The run taken over by another workflow, its tasks not queued again yet."""
+        """A run that another workflow has taken over; its tasks have not been queued again."""
         handle = self.call(
             "create_history_id", self.order(None, "", owner, crawler=None, run_id=run_id, **more)
         )
         return Fence(run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
     def managed(self) -> CycleOrder:
-        """A manager that its workflow has claimed, and no process has seen."""
+        """A manager that its workflow has claimed, and that no process has loaded."""
         self.store.managers.new_uid = lambda: run_ref(1).uid
         row, _ = self.store.managers.reserve_manager(NewManager("shelves", "f", "shelves:Shelves"))
         self.store.managers.claim_manager(row.manager_id, MANAGER)
@@ -391,7 +393,7 @@ class Harness:
         return TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid)
 
     def tables(self) -> Tables:
-        """Every table, with the uids of the cluster made comparable between harnesses."""
+        """Return all tables, with uids of the cluster replaced so that harnesses can be compared."""
         with self.store.database.reading() as conn:
             found = {
                 name: [dict(row) for row in conn.execute(rows).mappings()]
@@ -406,9 +408,7 @@ class Harness:
         return tables
 
     def outside(self) -> dict[str, object]:
-        """What is true outside of the database, as those who receive it see it: messages by their
-        id.
-        """
+        """Return the external state as its receivers see it, with messages by their id."""
         self.cluster.alive()  # whatever is due by now happens
         return {
             "cluster": {
@@ -431,7 +431,7 @@ def _members(content: bytes) -> dict[str, bytes]:
 
 
 def differences(before: Tables, after: Tables) -> set[str]:
-    """``table`` where rows came or went, ``table.column`` where values changed."""
+    """Return ``table`` where rows were added or removed, and ``table.column`` where values changed."""
     found = set()
     for name, rows in after.items():
         if len(rows) != len(before[name]):

@@ -1,4 +1,4 @@
-"""The same for the activities of a manager's workflow, and for what audits do about managers."""
+"""The cases of the activities of a manager's workflow, and of what audits do about managers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _claimed(w: Harness) -> ManagerFence:
 
 
 def _picked(w: Harness, good: int = 2) -> ManagerFence:
-    """A manager that picked jobs which can be, and one that no crawler takes."""
+    """A manager that picked jobs, one of which has arguments that its crawler does not accept."""
     fence = _claimed(w)
     w.store.managers.new_generation(fence, "print", 0)
     jobs = [*_jobs(good), Job("nobody")]
@@ -156,7 +156,7 @@ def _ended(w: Harness, answer: Any) -> None:
 
 
 def _over(w: Harness) -> str:
-    """It has ended, and nobody was told."""
+    """The manager has ended, but nobody was notified."""
     row = w.store.managers.end_manager(_claimed(w), RunStatus.COMPLETED, "finished", "done")
     return ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
 
@@ -202,8 +202,8 @@ def _terminated(w: Harness, part: Any) -> None:
 
 
 def _uncounted(w: Harness) -> AuditPage:
-    """The worker died between the run's row and the job's; and another run only says that it is the
-    manager's.
+    """The worker died after it had recorded the run and before it recorded the job. Another run
+    only claims to belong to the manager.
     """
     _picked(w)
     for request_id in ("manager/1/1", "manager/1/77"):

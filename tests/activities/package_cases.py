@@ -1,4 +1,4 @@
-"""The same for the activity of packages."""
+"""The cases of the activity that handles packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many calls at once: each is answered, and one that hangs keeps no other one waiting."""
+"""Many concurrent calls: each gets a response, and a call that hangs does not block others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.testbed import PATIENCE_S
 
 @dataclass
 class Clock:
-    """Time passes while nothing but calls that hang is on its way: no call is slow because the
-    machine is.
+    """A clock that advances only while hanging calls are the only ones in progress, so that a slow
+    machine makes no call slow.
     """
 
     on_its_way: Callable[[], bool]
@@ -77,7 +77,7 @@ def test_no_more_than_the_width_at_once_and_items_are_taken_late() -> None:
 
 
 def test_calls_that_hang_keep_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More of them than there is width, in front of all others."""
+    """There are more hanging calls than threads, and they come first."""
     over = threading.Event()
 
     def call(item: int) -> int:

@@ -1,6 +1,4 @@
-"""A run that ``crawlctl db prune`` was at: every activity that may still come does what it always
-did.
-"""
+"""After ``crawlctl db prune``, every activity that may still be called on a run works as before."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ DAY = 86_400.0
 
 
 def prune(harness: Harness) -> int:
-    """Everything that may go after 90 days; how many rows went."""
+    """Remove everything that may be removed after 90 days. Return the number of rows."""
     before, gone = harness.clock() - timedelta(days=90), 0
     with closing(open_pruner(harness.url, clock=harness.clock)) as pruner:
         for table in pruner.tables:
@@ -32,7 +30,7 @@ def prune(harness: Harness) -> int:
 
 @pytest.fixture
 def fence(harness: Harness) -> Fence:
-    """A run with two tasks that ended and was delivered and exported, a hundred days ago."""
+    """A run with two tasks that ended, and was delivered and exported, a hundred days ago."""
     fence = harness.judged(2)
     harness.files(0, 1)
     harness.call("signal_pusher_changed", fence)

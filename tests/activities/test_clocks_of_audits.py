@@ -1,5 +1,5 @@
-"""An audit's times come from two clocks: Temporal's says when it began, a worker's when a finding
-was seen.
+"""The times of an audit come from two clocks: Temporal's for its start, a worker's for its
+findings.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ GRACE_S = 300.0
 
 
 def audited(harness: Harness, audit_id: str, ahead_s: float) -> AuditPart:
-    """An audit that only tells, by a Temporal whose clock is so many seconds ahead of the
-    worker's.
+    """An audit without repairs, started by a Temporal server whose clock is this number of seconds
+    ahead of the worker's.
     """
     audit = AuditActivities(
         harness.store,
@@ -43,7 +43,7 @@ def audited(harness: Harness, audit_id: str, ahead_s: float) -> AuditPart:
 
 @pytest.mark.parametrize("ahead_s", [-30.0, 0.0, 30.0])
 def test_what_an_audit_saw_a_moment_ago_is_not_gone(harness: Harness, ahead_s: float) -> None:
-    """If it were, its grace would begin anew with each audit, and nothing would ever be
+    """Otherwise its grace period would begin again with each audit, and nothing would ever be
     repaired.
     """
     harness.store.initiation.reserve_run(RunRequest(crawler="books"), "nobody took it up")

@@ -1,5 +1,5 @@
-"""The deletion of a run under attack: odd folders, a read-only volume, bundles, restored databases,
-two at once.
+"""Deletion of a run under difficult conditions: odd folders, a read-only volume, bundles, restored
+databases, two at once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def report(harness: Harness, fence: Fence) -> dict[str, Any]:
 
 
 def remove(doing: DeletionActivities, run: RunRef) -> object:
-    """The last step of a deletion. Whether an export may still write."""
+    """Execute the last step of a deletion. Return whether an export may still be writing."""
     doing.deletion.note_deletion(run, {"Temporal histories": None}, {})
     return ActivityEnvironment().run(doing.delete_run_files, run)
 
@@ -80,7 +80,9 @@ def remove(doing: DeletionActivities, run: RunRef) -> object:
 def test_folders_with_anything_in_them(
     harness: Harness, fence: Fence, volume: Path, tmp_path: Path
 ) -> None:
-    """Links are not followed, nothing is opened, and what a crawler closed to itself goes."""
+    """Links are not followed, no file is opened, and folders without permissions are removed as
+    well.
+    """
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_text("kept")
@@ -151,7 +153,7 @@ def test_bundles_go(harness: Harness, fence: Fence, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_row_of_another_run_is_left_alone(harness: Harness, fence: Fence, volume: Path) -> None:
-    """The database was restored in the middle, and gave the number to another run."""
+    """The database was restored during the deletion, and another run got the number."""
     doing, former = deletion(harness, [VolumePlace(volume)]), replace(fence.run, uid="e" * 32)
     theirs = OpenWorkflow("w", "chain", harness.clock.now, fence.run_id, fence.run_uid)
     doing.directory.workflows = [theirs]  # type: ignore[attr-defined]
@@ -165,7 +167,7 @@ def test_a_row_of_another_run_is_left_alone(harness: Harness, fence: Fence, volu
 def test_a_copy_from_before_the_deletion_is_deleted_again(
     harness: Harness, fence: Fence, volume: Path
 ) -> None:
-    """The row is back, and nothing else: it is asked for anew, and finds everything gone."""
+    """Only the row has returned. The deletion is requested again, and finds nothing left to delete."""
     VolumePlace(volume).put_aside(fence.run)
     doing = deletion(harness, [VolumePlace(volume)])
     harness.store.deletion.ask_deletion(fence.run_id, "ada")
@@ -189,7 +191,9 @@ def test_two_ask_and_two_delete_at_once(harness: Harness, fence: Fence, volume: 
 def test_an_export_in_the_middle_leaves_no_archive_behind(
     harness: Harness, fence: Fence, tmp_path: Path
 ) -> None:
-    """It is asked for while an export writes: this one is not recorded, and what it stored goes."""
+    """A deletion that is requested during an export prevents its record, and removes what it has
+    stored.
+    """
     folder, archive = tmp_path / "files", open_archive((tmp_path / "archive").as_uri())
     folder.mkdir()
     (folder / "items.jsonl").write_text("{}")
@@ -210,7 +214,7 @@ def test_an_export_in_the_middle_leaves_no_archive_behind(
 def test_files_go_before_histories_and_an_open_export_is_told(
     harness: Harness, fence: Fence, workflow_id: str
 ) -> None:
-    """The step is played twice. Only after the histories it ends the deletion."""
+    """The step is executed twice. It completes the deletion only after the histories were deleted."""
     doing, files = deletion(harness), DeletionActivities.delete_run_files
     workflow_id = workflow_id.replace("0" * 32, fence.run_uid)
     doing.directory.open = [Owner(workflow_id, "chain")]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The due time in everything that a schedule starts: in its arguments, and in the environment of
+"""Everything that a schedule starts gets the due time, as an argument and in the environment of
 each task.
 """
 
@@ -25,9 +25,7 @@ MANAGER = {"name": "stream", "plan": "shop:Stream", "options": {"argv": ["{due:%
 
 
 def due(w: Harness, days: int = 0, **target: Any) -> None:
-    """The schedule is due some days after the beginning; a catch-up or a backfill gives the same
-    orders.
-    """
+    """The schedule is due a few days later; a catch-up or a backfill gives the same requests."""
     spec = ScheduleSpec(
         every_s=24 * 3600, offset_s=12 * 3600, catch_up_s=9 * 24 * 3600, overlap="allow", **target
     )
@@ -36,7 +34,7 @@ def due(w: Harness, days: int = 0, **target: Any) -> None:
 
 
 def environment(w: Harness, run: RunRow) -> dict[str, str]:
-    """What the task of a run gets, after it was deployed."""
+    """Return the environment that the run's task gets when it is deployed."""
     owner = Owner(f"crawl/books/{run.request_id}", f"chain-{run.run_id}")
     handle = w.call("create_history_id", w.order(crawler="books", run_id=run.run_id, owner=owner))
     w.call(

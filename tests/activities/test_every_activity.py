@@ -1,5 +1,5 @@
-"""Each activity alone: what it does, done twice, after a crash at any of its calls, and by one who
-lost the run.
+"""Each activity on its own: its effect, a second execution, a crash at any of its calls, and a
+caller that has lost the run.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """The harness of a case, brought to its state once, and the input of its activity."""
+    """Return the harness of each case in the state before the call, and the input of its activity."""
     folder = tmp_path_factory.mktemp("originals")
 
     @functools.cache
@@ -101,7 +101,7 @@ def _lists_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def prepared(originals: Prepared, tmp_path: Path) -> Iterator[Prepared]:
-    """A harness in the state of a case, another one each time it is called, and the input of its
+    """Return a function that gives a new harness in the state of a case, and the input of its
     activity.
     """
     twins: list[Harness] = []
@@ -129,7 +129,7 @@ def test_each_is_tested_here_and_says_what_a_second_execution_does(harness: Harn
 
 
 def test_none_is_interrupted_at_any_instruction(harness: Harness) -> None:
-    """An exception thrown into a thread may take a lock of the whole worker with it."""
+    """An exception thrown into a thread could leave a lock of the whole worker held."""
     for name, method in harness.activities().items():
         assert activity._Definition.must_from_callable(method).no_thread_cancel_exception, name
 
@@ -138,9 +138,9 @@ def test_none_is_interrupted_at_any_instruction(harness: Harness) -> None:
 def test_effect_and_twice_in_a_row_is_once(
     prepared: Prepared, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It shows that it lives where its policy waits for that: a heartbeat timeout without
-    heartbeats would end every long call; heartbeats without a timeout mean nothing. Then once more,
-    seven seconds later, so that a time that is not to be written again shows.
+    """An activity sends heartbeats if its policy requires them: without any, a heartbeat timeout
+    would end every long call, and without a timeout they mean nothing. The second execution is
+    seven seconds later, so that a time that must not be written again shows.
     """
     beaten = []
 
@@ -172,11 +172,9 @@ def test_effect_and_twice_in_a_row_is_once(
 def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
     prepared: Prepared, case: Case, tmp_path: Path
 ) -> None:
-    """The worker dies right after each call that leaves the activity, and nothing of it is executed
-    after that: what each call leaves behind is copied, and the activity executed once more there.
-
-    Right before a call is right after the one before it: nothing that outlives the worker happens
-    between them. Before the first, nothing has happened.
+    """The worker dies directly after each external call. The state that the call leaves is copied,
+    and the activity is executed again on the copy. A crash before a call equals a crash after the
+    previous one, because nothing persistent happens between them.
     """
     calm, argument = prepared(case)
     left: list[tuple[str, Harness]] = []
@@ -205,14 +203,14 @@ def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
 
 
 def _with_one_try(harness: Harness) -> Tables:
-    """Every table; a delivery that was tried twice says so."""
+    """Return every table; a delivery that was tried twice counts two tries."""
     tables = harness.tables()
     tables["outbox_delivery"] = [{**row, "tries": 1} for row in tables["outbox_delivery"]]
     return tables
 
 
 def _again(harness: Harness, case: Case, argument: Any) -> tuple[Any, frozenset[str]]:
-    """The answer of a later execution, and what may differ because it had to wait."""
+    """Return the result of a later execution, and what may differ because it had to wait."""
     try:
         return harness.call(case.activity, argument), frozenset()
     except NothingDeployed:

@@ -1,7 +1,5 @@
-"""Every kind of correction, provoked through the real activities: on the fake cluster, and with
-real processes.
-
-A kind of the closed set that nothing here provokes fails a test of its own.
+"""Every kind of correction, provoked by the real activities on the fake cluster and with real
+processes. A separate test fails for each kind that nothing here provokes.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ while not os.path.exists(files + "/end"):
 
 
 class Hands(Protocol):
-    """What happens to the only task of run 1 behind our back."""
+    """What can happen to the only task of run 1 from outside."""
 
     def ready(self) -> None: ...
     def kill(self) -> None: ...
@@ -125,7 +123,7 @@ class LocalHands:
 
 
 class LocalHarness(Harness):
-    """The same harness over processes; its clock is the wall's."""
+    """The same harness over processes, in real time."""
 
     def clock(self) -> datetime:
         self.now = datetime.now(UTC)
@@ -136,7 +134,7 @@ class LocalHarness(Harness):
 def stage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Harness, Hands]]:
-    """A harness and the hands that reach into it."""
+    """A harness, and the means to change its cluster from outside."""
     if request.param == "fake":
         harness = Harness.over(tmp_path / "fake")
         yield harness, FakeHands(harness)
@@ -160,7 +158,7 @@ def stage(
 
 
 def executing(harness: Harness, hands: Hands, due_s: float = 60) -> Fence:
-    """A run whose task is seen executing; the next poll is due in so many seconds."""
+    """A run whose task was seen executing; its next poll is due in this number of seconds."""
     fence = harness.deployed()
     hands.ready()
     for _ in range(3000):
@@ -176,7 +174,7 @@ def executing(harness: Harness, hands: Hands, due_s: float = 60) -> Fence:
 
 
 def poll(harness: Harness, fence: Fence, source: str = "look", resumed: bool = False) -> None:
-    """One round, led by an interval of no length."""
+    """Execute one round of polls without a pause."""
     order = PollOrder(fence, gap_s=0, next_gap_s=120, source=source, resumed=resumed)
     answer = harness.call("get_history_statuses_to_sync", order)
     harness.call("get_bulk_task_history_data", fence)
@@ -185,7 +183,7 @@ def poll(harness: Harness, fence: Fence, source: str = "look", resumed: bool = F
 
 
 def misled(harness: Harness, fence: Fence) -> None:
-    """A round in which the cluster lies: a stale answer says that the task is gone."""
+    """Execute a round in which the cluster returns stale data: the task appears to be gone."""
     truthful = harness.cluster.poll
 
     def lie(run_id: int, tasks: list[TaskRef]) -> Poll:
@@ -355,7 +353,7 @@ def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[Harne
 def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(
     new_harness: Callable[[], Harness],
 ) -> None:
-    """Another installation counts its runs in the same place."""
+    """Another installation counts its runs in the same namespace."""
     harness = new_harness()
     fence = harness.created()
     harness.cluster.behaviour = Behaviour(executes=None)
@@ -378,7 +376,9 @@ def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(
 def test_fix_and_correction_are_there_together_or_not_at_all(
     new_harness: Callable[[], Harness], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last statement of the transaction fails: neither is there; the second try writes both."""
+    """If the last statement of the transaction fails, neither is recorded; the second try records
+    both.
+    """
     from crawler_lifecycle.store.runs.unit import Unit
 
     harness = new_harness()

@@ -1,6 +1,4 @@
-"""Exports of runs whose files were cleared away: what is stored stays, and what is gone is said to
-be gone.
-"""
+"""Exports of runs whose files were removed: stored archives remain, and missing files are reported."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 
 
 class Scene:
-    """A run that was exported, on a volume and with an archive that are real."""
+    """An exported run with a real volume and a real archive."""
 
     def __init__(self, store: Store, clock: Clock, root: Path) -> None:
         self.store, self.harness, self.root = store, Harness(store, clock), root
@@ -73,7 +71,7 @@ class Scene:
         self.store.file_retention.note_files_removed(fence.run_id, fence.attempt)
 
     def stored(self, url: str) -> tuple[dict[str, bytes], list[str]]:
-        """The files of an archive, and what it says is missing."""
+        """Return the files of an archive, and what its summary reports as missing."""
         opened = zipfile.ZipFile(io.BytesIO(b"".join(self.archive.open(url))))
         files = {name: opened.read(name) for name in opened.namelist()}
         skipped = json.loads(files.pop("manifest.json"))["skipped"]

@@ -1,5 +1,5 @@
-"""Files of runs for users' code: live, out of archives in a folder and in S3, and whatever happens
-meanwhile.
+"""User code reads files of runs: live, from archives in a folder or in S3, and while they
+disappear.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PRICES = b"".join(b'{"price": %d}\n' % n for n in range(200_000))
 
 @dataclass
 class Fixture(FileQuestions):
-    """One ended run with files, and who reads them."""
+    """A run that has ended, its files, and its readers."""
 
     harness: Harness
     root: Path
@@ -56,7 +56,7 @@ class Fixture(FileQuestions):
         return self.root / "tasks" / f"{self.run.run_id}-{self.run.run_uid}" / "0" / "1" / "files"
 
     def export(self, status: str = "exported") -> None:
-        """Deliver the archive, and forget the files, unless they are read where they lie."""
+        """Deliver the archive, and remove the files unless they are read where they are."""
         store, result = self.harness.store.exports, None
         if status == "exported":
             result = self.archive.store(
@@ -72,7 +72,7 @@ class Fixture(FileQuestions):
 
     @property
     def source(self) -> AskedFiles:
-        """As users' code has it."""
+        """Return the source of files that user code gets."""
         return AskedFiles(
             lambda name, **arguments: json.loads(json.dumps(answered(self, name, arguments)))
         )
@@ -210,8 +210,8 @@ def test_nothing_of_a_deleted_run_is_read_on(fixture: Fixture) -> None:
 
 @pytest.mark.parametrize("place", ["live", "folder"], indirect=True)
 def test_files_that_go_while_they_are_read(fixture: Fixture) -> None:
-    """Cleared away here, they are in the archive; without one the reader is told, and gets no
-    shorter file.
+    """A file that was removed here is read from the archive; without an archive, the reader gets an
+    error, not a shorter file.
     """
     source, file = fixture.source, RunFile(fixture.run.run_id, "task-0/items.jsonl", len(PRICES))
     items = iter(Items(source, [file.run_id]))
@@ -252,7 +252,7 @@ def test_an_archive_on_its_way_is_waited_for(
     hours: int,
     expected: type[Exception] | None,
 ) -> None:
-    """Once for all that one asker reads; a day after the end nobody tries any more."""
+    """A reader waits once for all its files; a day after the end, it no longer waits."""
     polls: list[float] = []
     fixture.run = fixture.harness.executing("r2", parent=PARENT)
     fixture.files.mkdir(parents=True)

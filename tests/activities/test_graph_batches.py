@@ -1,5 +1,5 @@
-"""Calls of functions of graphs: real processes, and the real store, driven as the graph's workflow
-does it.
+"""Calls of graph functions in real processes and with the real store, driven like the graph's
+workflow does.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def grafts_elsewhere():
 
 
 class Directory:
-    """Which workflows were woken."""
+    """Records which workflows were woken."""
 
     def __init__(self) -> None:
         self.woken: list[str] = []
@@ -129,7 +129,7 @@ class Directory:
 
 @dataclass
 class Fixture:
-    """A worker that calls functions of one module."""
+    """A worker that calls the functions of one module."""
 
     harness: Harness
     folder: Path
@@ -178,7 +178,7 @@ class Fixture:
         self.environment.run(self.activities.run_graph_batch, BatchOrder(graph.fence, batch))
 
     def run(self, graph: Graphed, picked: PickedSteps | None = None) -> int:
-        """Until nothing is left to call; how many calls there were."""
+        """Call functions until none is left. Return the number of calls."""
         calls, picked = 0, picked or graph.advance()
         while picked.batches and calls < 100:
             for batch in picked.batches:
@@ -188,7 +188,7 @@ class Fixture:
         return calls
 
     def ledger(self) -> list[str]:
-        """What functions themselves say about their executions."""
+        """Return what the functions themselves recorded about their executions."""
         file = self.folder / "ledger"
         return file.read_text().splitlines() if file.exists() else []
 
@@ -309,7 +309,7 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(fixture: Fixt
 
 
 def test_a_worker_asks_about_its_graph(fixture: Fixture) -> None:
-    """Awaited in its process, by the handle that users have."""
+    """The function awaits the result in its process, with the handle that users have."""
     graph = fixture.graph(
         fixture.step("first"),
         group("fan"),
@@ -508,7 +508,7 @@ def test_what_functions_print_is_kept_without_secrets(fixture: Fixture) -> None:
 
 
 def _beside(fixture: Fixture, graph: Graphed, call: Callable[[], None]) -> list[BaseException]:
-    """Do this while a function executes; what its activity raised."""
+    """Call ``act`` while a function executes. Return what the activity raised."""
     (batch,) = graph.advance().batches
     raised: list[BaseException] = []
 
@@ -594,7 +594,7 @@ def test_a_database_that_is_away_for_a_moment_costs_no_execution(
 def test_a_function_may_ask_whether_it_is_cancelled_while_the_database_is_away(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told no, and neither killed nor executed again."""
+    """The answer is no, and the function is neither killed nor executed again."""
     graph = fixture.graph(fixture.step("s", call="polite", timeout_s=600))
     store = fixture.harness.store.graphs
     cancelled, asked = store.cancelled, list[int]()
@@ -615,7 +615,7 @@ def test_a_function_may_ask_whether_it_is_cancelled_while_the_database_is_away(
 def test_what_a_function_asks_is_answered_when_the_database_is_back(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And done once, where only the answer was lost."""
+    """If only the response was lost, the request has no second effect."""
     graph = fixture.graph(fixture.step("c", call="cancels_another"), fixture.step("victim", "c"))
     store = fixture.harness.store.graphs
     command, lost = store.command, [True, True]
@@ -701,8 +701,8 @@ def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(
 
 
 def test_a_crawl_for_each_item_of_a_crawl(fixture: Fixture, tmp_path: Path) -> None:
-    """From live files, through the process: items, a graft over them, and the items of the grafted
-    crawls.
+    """From live files, through the process: items, a graft of crawls for them, and the items of
+    these crawls.
     """
     fixture.live = LocalFiles(tmp_path)
     graph = fixture.graph(

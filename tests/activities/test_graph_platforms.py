@@ -1,7 +1,6 @@
-"""Random graphs in memory and live: the same results, in the same order, wherever they are read.
-
-Live is the store, the calls of functions in processes of their own, and a gateway over HTTP. Only
-Temporal is missing.
+"""Random graphs in memory and live: the same results in the same order, wherever they are read. A
+live graph uses the store, function calls in separate processes, and a gateway over HTTP, but no
+Temporal.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def in_order(value: Any) -> Any:
 
 @pytest.fixture
 def users(tmp_path: Path) -> Iterator[Any]:
-    """A module of a user, which this process and those of the worker import."""
+    """A user's module, which this process and those of the worker import."""
     folder = tmp_path / "users"
     folder.mkdir()
     name = module(folder, BODY)
@@ -101,7 +100,9 @@ def fixture(
 
 @st.composite
 def shapes(draw: st.DrawFn, depth: int = 2) -> list[tuple[str, list[Any], list[int]]]:
-    """Steps: their kind, what is in them, and which earlier steps of their level they depend on."""
+    """Return steps: their kind, their contents, and the earlier steps of their level on which they
+    depend.
+    """
     kinds = [
         "plain",
         "nothing",
@@ -156,7 +157,7 @@ def built(users: Any, shape: list[Any], workflow: Workflow) -> Workflow:
 
 
 def facts(key: str) -> list[Any]:
-    """Everything that people read of a graph, with its order."""
+    """Return everything that people can read about a graph, in order."""
     graph = Workflow(id=key)
     whole = graph.all_recorded()
     view = chancy.WorkflowPlugin.fetch_workflow(chancy.Chancy(), key)

@@ -1,6 +1,4 @@
-"""Deployment calls that are too large for the scheduler service: fewer tasks at once, and never a
-verdict.
-"""
+"""Deployment calls that are too large for the scheduler service are split, and never fail the run."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ HEAVY = "x" * (TASK_BYTES_MAX - 1000)
 
 
 class Wire:
-    """The real client and the real service, with a proxy between them that takes bodies up to
+    """The real client and the real service, with a proxy between them that accepts bodies up to
     ``limit``.
     """
 

@@ -1,7 +1,5 @@
-"""Observers that lie, and what happens between the two halves of a poll: nothing untrue is
-recorded, and nothing twice.
-
-An event is never evidence. It only says where to poll.
+"""Observers that report wrong events, and changes between the two halves of a poll: nothing untrue
+is recorded, and nothing twice. An event is never evidence; it only triggers a poll.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def recorder_of(harness: Harness) -> Recorder:
 
 
 def lie(rng: random.Random) -> frozenset[tuple[int, int]] | None:
-    """Tasks that have not changed, that are not there, of other attempts, or all."""
+    """Return tasks that have not changed, do not exist, or belong to other attempts, or all tasks."""
     named = [
         (rng.randrange(-1, 2 * TASKS), rng.choice((0, 1, 1, 1, 2, 10**9)))
         for _ in range(rng.randrange(FEW + 9))
@@ -45,7 +43,7 @@ def lie(rng: random.Random) -> frozenset[tuple[int, int]] | None:
 
 
 def untrue(harness: Harness, fence: Fence) -> set[int]:
-    """Tasks on record as ended whose process lives."""
+    """Return the tasks that are recorded as ended while their process is alive."""
     alive = {index for _, index, _ in harness.cluster.alive(fence.run_id)}
     return {
         t.task_index
@@ -66,9 +64,8 @@ def ends_twice(harness: Harness, fence: Fence) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_observer_that_lies_costs_polls_and_no_truth(harness: Harness, seed: int) -> None:
-    """Events of tasks that did not change, replayed ones, and none of tasks that did.
-
-    A planned poll finds the rest.
+    """Events are sent for unchanged tasks, repeated, and omitted for changed tasks. A planned poll
+    finds the changes.
     """
     rng = random.Random(seed)
     harness.cluster.behaviour = Behaviour(executes=None)
@@ -113,7 +110,7 @@ def judged(harness: Harness, fence: Fence) -> None:
 def test_a_poll_counts_for_nothing_if_something_was_recorded_since_it_began(
     harness: Harness, meanwhile: Callable[[Harness, Fence], None]
 ) -> None:
-    """A resume, a stop, another poll, and the end of the run come between reading and writing."""
+    """A resume, a stop, another poll, and the end of the run happen between reading and writing."""
     fence = harness.started(2)
     harness.forward(40)
     step = PollStep(harness.store.polls, harness.cluster, fence)

@@ -1,5 +1,5 @@
-"""One cycle of a manager over the real store: what is read, decided and committed, and what becomes
-of bad classes.
+"""One cycle of a manager over the real store: reads, decisions, commits, and the handling of bad
+classes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Once(CrawlManager):
 
 @dataclass
 class Fixture:
-    """One manager, its class, and the worker that has it."""
+    """One manager, its class, and the worker that loads it."""
 
     harness: Harness
     hosts: FakeHosts = field(default_factory=lambda: FakeHosts({PLAN: Shops}))
@@ -99,7 +99,7 @@ class Fixture:
         return row
 
     def cycle(self, activities: ManagerActivities | None = None, **more: Any) -> CycleAnswer:
-        """One cycle, and the runs of what it picked, which execute at once."""
+        """Execute one cycle, and start the runs of the jobs that it picked."""
         order = CycleOrder(self.row.manager_id, self.row.attempt, OWNER.first_run_id, **more)
         answer: CycleAnswer = ActivityEnvironment().run(
             (activities or self.activities).run_manager_cycle, order
@@ -113,12 +113,12 @@ class Fixture:
         self.harness.finish(self.fences.pop(run_id), failed=[0] if failed else [])
 
     def other_worker(self) -> ManagerActivities:
-        """One that has no process of the manager."""
+        """Return another worker, which has no process of the manager."""
         self.hosts = FakeHosts(self.hosts.classes)
         return replace(self.activities, hosts=self.hosts, reports={})
 
     def jobs(self, *states: JobState) -> list[tuple[int | None, int, str]]:
-        """Number, retry and state of each job."""
+        """Return the number, retry and state of each job."""
         return [
             (job.seq, job.retry, str(job.state))
             for job in self.managers.list_jobs(self.row.manager_id, states=states)
@@ -203,7 +203,7 @@ def test_what_an_older_process_decides_is_refused(fixture: Fixture) -> None:
 def test_a_decision_that_is_not_on_record_costs_the_process(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database was away while it committed: nothing is lost, nothing doubled."""
+    """The database was unavailable during the commit: nothing is lost or done twice."""
     with monkeypatch.context() as patch:
 
         def away(*args: Any) -> Any:
@@ -363,7 +363,7 @@ def test_ends_wait_for_one_page_of_the_source_and_for_no_more(
 
 
 def test_a_class_that_fails_while_jobs_run_is_tried_again_and_told(fixture: Fixture) -> None:
-    """A bad version is deployed, and mended."""
+    """A bad version is deployed, and then fixed."""
     fixture.cycle()
     fixture.hosts.drop(1)
     del fixture.hosts.classes[PLAN]
@@ -399,9 +399,7 @@ def test_without_running_jobs_it_is_over_and_their_ends_wait_for_a_resume(fixtur
 def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fleet in the middle of a rollout; the clock of the worker that has it is ten minutes
-    late.
-    """
+    """In the middle of a rollout, the clock of the worker that has the class is ten minutes slow."""
     fixture.harness.clock.forward(-600)
     fixture.harness.store.user_code.register_user_code(
         "another", [UserCodeRow(PLAN, "manager", NAME, "", "f")]
@@ -435,9 +433,10 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     ],
 )
 def test_changed_code(fixture: Fixture, how: str, pages_then: list[str]) -> None:
-    """The source was read to its end; the new one has an item before all others and one behind
-    them, and gives one no longer. At ``replay`` nothing runs that the new code does not give; at
-    ``continue`` only what is behind the position is read, also by the processes that follow."""
+    """The source was read to its end. The new code adds an item at the beginning and one at the
+    end, and omits one. With ``replay``, nothing runs that the new code does not yield. With
+    ``continue``, only items behind the position are read, also by later processes.
+    """
 
     class New(Shops):
         on_code_change = how
@@ -540,7 +539,7 @@ def test_on_close_alone_after_a_stop(fixture: Fixture) -> None:
 
 
 def to_end(fixture: Fixture, cls: type) -> CycleAnswer:
-    """Cycles until the class wants no further one; every run ends as soon as it is there."""
+    """Execute cycles until the class wants no further one; every run ends as soon as it exists."""
     fixture.hosts.classes[PLAN] = cls
     for _ in range(20):
         answer = fixture.cycle()
@@ -554,7 +553,7 @@ def to_end(fixture: Fixture, cls: type) -> CycleAnswer:
 def test_jobs_of_other_flows_that_count_as_its_own_leave_no_hole_in_its_source(
     fixture: Fixture,
 ) -> None:
-    """S-20, through the store, which takes no page with positions left out."""
+    """S-20, through the store, which rejects a page that skips positions."""
 
     class Acquires(Shops):
         def on_start(self) -> None:
@@ -615,7 +614,9 @@ def test_what_on_close_did_wrong_is_told(fixture: Fixture) -> None:
 
 
 def test_what_on_close_does_through_the_manager_is_on_record_once(fixture: Fixture) -> None:
-    """Also a job that it schedules: it begins like any other, and the manager ends beside it."""
+    """This includes a job that it schedules, which starts like any other and runs while the manager
+    ends.
+    """
 
     class Closes(Shops):
         def on_close(self) -> None:

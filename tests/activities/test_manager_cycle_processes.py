@@ -1,6 +1,4 @@
-"""The same with a real process: what a cycle needs survives the way there and back, and hooks may
-take their time.
-"""
+"""The same with a real process: the data of a cycle survive serialization, and hooks may take long."""
 
 from __future__ import annotations
 
@@ -86,7 +84,7 @@ class M(GeneratorCrawlManager):
 
 @pytest.fixture
 def hosts(fixture: Fixture, tmp_path: Path) -> Iterator[Hosts]:
-    """Processes for the class of ``write``."""
+    """Return processes for the class in ``write``."""
     found = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits(hook_timeout_s=2.0))
     fixture.activities.hosts = found
     yield found
@@ -247,8 +245,9 @@ class M(GeneratorCrawlManager):
 def test_items_of_its_jobs_out_of_archives_that_may_come_later(
     fixture: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Kubernetes the archive comes after the verdict: a hook that reads before runs again, as
-    often as it takes, and those of others meanwhile."""
+    """On Kubernetes, the archive is stored after the verdict. A hook that needs it runs again until
+    it is there, and hooks of other runs are called in the meantime.
+    """
     monkeypatch.setattr(run_files, "WAIT_S", 0.0)
     folder = tmp_path / "left"
     folder.mkdir()

@@ -1,5 +1,5 @@
-"""A process with users' code says anything: questions are answered or refused, replies committed or
-refused.
+"""A process with user code may send anything: requests are answered or refused, replies committed
+or refused.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ PAGE = asdict(Page([SourceItem(3, Job("shop", {"page": "9"}))], 3))
 
 
 def spoilt(data: st.DataObject, reply: Any) -> Any:
-    """The reply with something else in one or two places of it."""
+    """Return the reply with something else in one or two places."""
     whole = {"": reply}
     for _ in range(data.draw(st.integers(1, 2))):
         place: Any = whole

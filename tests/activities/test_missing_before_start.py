@@ -1,5 +1,5 @@
-"""A task that disappears, or is replaced, before it was seen executing: on a cluster that proves it
-by two polls.
+"""A task that disappears or is replaced before it was seen executing, on a cluster that needs two
+polls for proof.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JOB = "crawl-1-0-1"
 
 
 class Stage:
-    """A run of the real store on the real Kubernetes adapter, before a fake API server."""
+    """A run of the real store on the real Kubernetes adapter, with a fake API server."""
 
     def __init__(self, harness: Harness, kubernetes: Kubernetes) -> None:
         self.harness, self.kubernetes = harness, kubernetes
@@ -53,7 +53,7 @@ class Stage:
         return report
 
     def waits(self, fence: Fence) -> float:
-        """Asks in vain; seconds until it is asked again."""
+        """Ask without success. Return the seconds until the next try."""
         with pytest.raises(ApplicationError) as caught:
             self.ask(fence)
         assert caught.value.next_retry_delay is not None
@@ -63,7 +63,7 @@ class Stage:
         return self.harness.store.tasks.task_page(1, ALIVE, limit=1)[0].missed_at
 
     def goes_on(self, fence: Fence) -> None:
-        """What the workflow does when the main task needs no more waiting."""
+        """Do what the workflow does when it need not wait for the main task any longer."""
         self.harness.call("update_run_started", StartReport(fence, None, self.harness.now))
         self.harness.round(fence)
 
@@ -124,7 +124,9 @@ def test_a_task_that_goes_on_waiting_is_written_down_once(stage: Stage) -> None:
 
 
 def test_polls_that_missed_it_count_only_in_a_row(stage: Stage) -> None:
-    """An API server may be behind, or an etcd restored: what was missed once is there again."""
+    """An API server may lag, or etcd may have been restored: an object that was missing once is
+    there again.
+    """
     fence = stage.harness.deployed()
     server = stage.kubernetes.server
     job = server.job(JOB)

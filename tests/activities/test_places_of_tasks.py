@@ -1,5 +1,5 @@
-"""Workers or the scheduler service mean another place than the tasks': nothing is concluded, and it
-heals.
+"""Workers or the scheduler service use another namespace or folder than the tasks: nothing is
+concluded, and the run recovers.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def test_a_stop_is_not_done_where_nothing_was_found(placed: Harness) -> None:
 
 
 def test_what_a_lost_call_may_have_made_elsewhere_is_not_cancelled(placed: Harness) -> None:
-    """The call took effect, its answer was lost, and from then on the workers look somewhere
-    else.
-    """
+    """The call took effect, its response was lost, and since then the workers poll elsewhere."""
     fence = placed.created()
     placed.scheduler.lost_answers = 1
     with pytest.raises(SchedulerUnavailable):
@@ -103,8 +101,8 @@ def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: Harnes
 def test_a_scheduler_service_with_another_setting_creates_nothing(
     placed: Harness, wrong: str
 ) -> None:
-    """It is told where the worker will poll; and it goes on whichever of the two is set like the
-    other.
+    """The service learns where the worker will poll. The run continues when either setting is
+    changed to match the other.
     """
     fence = placed.created()
     service = placed.scheduler.deployer = FakeCluster(clock=placed.clock, here="night")
@@ -132,7 +130,7 @@ def test_a_place_that_is_gone_for_good_holds_nobody_up(placed: Harness) -> None:
 
 
 def test_a_task_that_was_put_off_is_nowhere(placed: Harness) -> None:
-    """It may go anywhere later."""
+    """The task may be deployed anywhere later."""
     fence = placed.started(2, max_parallel=1)
     placed.cluster.behaviour = Behaviour(deployed="deferred", deploy_reason="quota")
     placed.call("deploy_queued_tasks", Deploy(fence, 2))

@@ -1,4 +1,4 @@
-"""What quotas refuse of managers, graphs and schedules waits; whoever asks by himself is refused at
+"""What quotas refuse to managers, graphs and schedules waits; a person's own request is refused at
 once.
 """
 

@@ -1,4 +1,4 @@
-"""A poll that the database does not take says so at once, and the rest of the run goes on."""
+"""A poll that the database rejects fails at once, and the rest of the run continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.filling import patient_engine
 
 
 def refuse(harness: Harness, action: str, table: str) -> Callable[[], None]:
-    """Let the database refuse this from now on, and how to end that."""
+    """Let the database refuse these writes from now on. Return a function that ends this."""
     engine = patient_engine(harness.url)
 
     def execute(statement: str) -> None:
@@ -60,7 +60,7 @@ def test_a_step_of_a_poll_that_is_refused_tells_why_and_goes_on_by_itself(
 
 
 def test_a_stop_needs_no_poll_that_can_be_written(harness: Harness) -> None:
-    """Asking the tasks to end, and forcing them, goes on while every poll is refused."""
+    """Stops and forced stops are carried out although every poll is refused."""
     harness.cluster.behaviour = UNTIL_STOPPED
     fence = harness.started(2)
     refuse(harness, "INSERT", "task_finding")

@@ -77,7 +77,7 @@ def waits(): Workflow(id="other").wait()
 
 
 class Directory:
-    """Which graphs were begun."""
+    """Records which graphs were started."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -113,13 +113,13 @@ def functions(tmp_path: Path) -> Iterator[Functions]:
 
 
 def others(store: Store) -> dict[str, str | None]:
-    """The graphs that were started by others, by their ids."""
+    """Return the graphs that steps or hooks started, by id."""
     rows = store.graphs.newest(states=list(GraphState))
     return {row.key: row.name for row in rows if row.requested_by is not None}
 
 
 def executed(functions: Functions, call: str, **fields: Any) -> Any:
-    """Execute a graph of this step to its end. Return the graph and the result of the step."""
+    """Execute a graph with this step to its end. Return the graph and the result of the step."""
     graph = functions.graph(functions.step("s", call=call, **fields))
     for _ in range(20):
         functions.run(graph)

@@ -1,6 +1,4 @@
-"""A stop needs keys and nothing else: whatever another hand wrote into the rows, tasks are asked to
-end, or killed.
-"""
+"""A stop needs only keys: tasks are stopped or killed, whatever somebody wrote into the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose polls come late are polled less often, say so, and come back to their schedule."""
+"""Runs whose polls are late are polled less often, show this, and return to their schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Worker:
         self._poll: Any = harness.activities()["get_history_statuses_to_sync"]
 
     def poll(self, source: str = "look") -> float:
-        """Poll the run; seconds until its next poll."""
+        """Poll the run. Return the seconds until its next poll."""
         self.harness.forward(EVERY_S)
         order = PollOrder(self.fence, EVERY_S, EVERY_S, source, late_s=self.late_s)
         answer: PollAnswer = self._poll(order)

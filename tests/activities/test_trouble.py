@@ -1,5 +1,5 @@
-"""What activities do when everything around them refuses, waits or is away: the reason is on
-record, nothing else.
+"""When a dependency refuses, hangs or is unavailable, activities record the reason and nothing
+else.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_a_completed_run_runs_again_only_on_demand(harness: Harness) -> None:
 
 
 def test_a_property_belongs_to_its_attempt(harness: Harness) -> None:
-    """A late registration of the attempt before takes nothing from the one that goes on."""
+    """A late registration by the previous attempt takes nothing from the current one."""
     harness.cluster.behaviour = UNTIL_STOPPED
     harness.started()
     fence = harness.resumed()
@@ -132,8 +132,8 @@ def test_a_lost_answer_of_the_scheduler_service_starts_nothing_twice(harness: Ha
 
 
 def _refused_after_a_lost_answer(harness: Harness, *, heard: bool) -> Fence:
-    """A deployment call without an answer, and the crawler is taken out of the catalogue;
-    ``heard``: it took effect.
+    """A deployment call gets no response, and the crawler is then removed from the catalogue. With
+    ``heard``, the call took effect.
     """
     fence = harness.created(2, crawler="shops")
     if heard:
@@ -263,7 +263,7 @@ def test_a_task_whose_deployment_may_be_on_its_way_is_not_cancelled_yet(harness:
 
 @pytest.mark.parametrize("tries", [1, 10, 20])
 def test_the_main_task_waits_and_says_why(harness: Harness, tries: int) -> None:
-    """6 s for ten tries, then ever longer, and never an alarm."""
+    """Ten tries take 6 s each, then the pauses grow, and no alert is sent."""
     harness.cluster.behaviour = Behaviour(waits=1e6, wait_reason="waiting: 4 of 4 slots in use")
     fence = harness.deployed()
     environment = ActivityEnvironment()
@@ -304,7 +304,7 @@ def test_a_cluster_that_is_away_is_no_observation(harness: Harness, activity: st
 
 
 def test_details_that_cannot_be_read_hold_nothing_up(harness: Harness) -> None:
-    """The truth about the end counts more than its log."""
+    """The fact that a task ended matters more than its log."""
     fence = harness.started()
     harness.forward(30)
     harness.call("get_history_statuses_to_sync", harness.poll(fence))
@@ -317,7 +317,7 @@ def test_details_that_cannot_be_read_hold_nothing_up(harness: Harness) -> None:
 def test_only_logs_of_ended_tasks_are_read(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands may begin between two polls, and each log is a call of the cluster."""
+    """Thousands of tasks may start between two polls, and each log needs a call to the cluster."""
     harness.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=20 if index == 0 else None
     )
@@ -404,10 +404,7 @@ def test_of_two_notifiers_only_the_one_that_failed_is_tried_again(
 def test_two_notifiers_push_at_the_same_time(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three tries of both then take as long as three tries of one.
-
-    Each waits here for the other.
-    """
+    """Three tries of both then take as long as three tries of one. Here, each waits for the other."""
     fence, together, other = harness.judged(), threading.Barrier(2), FakeNotifier("second")
     harness.more_notifiers.append(other)
     for notifier in (harness.notifier, other):
@@ -439,8 +436,8 @@ def test_a_notifier_that_hangs_fails_in_time_and_delays_no_other(
 def test_the_end_of_an_attempt_that_was_resumed_before_it_was_told_is_told_with_the_next(
     harness: Harness,
 ) -> None:
-    """Its verdict was committed, its worker died with the answer, and who resumed it was quicker
-    than the next try.
+    """The verdict was committed, but its worker died before responding, and a resume came before
+    the next try.
     """
     harness.judged()
     second = harness.resumed(rerun=True)
@@ -498,7 +495,7 @@ def test_files_that_are_missing_are_on_record_beside_those_that_are_not(
 def test_files_that_are_gone_for_good_are_on_record_too(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster removed the files of an old run: no retry helps, and the archive of before stays
+    """The cluster removed the files of an old run: no retry helps, and the earlier archive remains
     on record.
     """
     fence = harness.judged(1)
@@ -557,7 +554,9 @@ def test_a_limit_leaves_no_row_in_the_cancellation_log(harness: Harness) -> None
 
 @pytest.mark.parametrize("untaken", [0, 2])
 def test_a_heart_beats_while_a_call_blocks(untaken: int) -> None:
-    """Also after beats that nobody took: the worker's event loop did not answer for ten seconds."""
+    """Heartbeats continue after some were lost because the worker's event loop hung for ten
+    seconds.
+    """
     beats: list[object] = []
     enough = threading.Event()
 

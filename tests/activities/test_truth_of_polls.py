@@ -1,5 +1,5 @@
-"""What is shown is what a complete poll proved, whatever fails; what is counted is what was
-committed, once.
+"""Only what a complete poll proved is shown, whatever fails; only what was committed is counted,
+once.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_a_poll_that_fails_after_one_whose_answer_was_lost_takes_nothing_back(
 
 
 class Recorder:
-    """A meter that remembers what was added and recorded."""
+    """A meter that records what was added."""
 
     def __init__(self) -> None:
         self.counted: Counter[tuple[str, str]] = Counter()
@@ -140,8 +140,8 @@ class _Instrument:
 def counted(
     new_harness: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Harness, Recorder]:
-    """A harness whose store tells what it has committed, as a worker's does, and whose activities
-    are metered.
+    """A harness whose store reports what it has committed, as a worker's does, and whose activities
+    have meters.
     """
     harness, recorder = new_harness(), Recorder()
     harness.store.close()
@@ -217,9 +217,8 @@ def test_every_source_is_measured_under_its_name(counted: tuple[Harness, Recorde
 def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
     harness: Harness, back_after: float, kinds: dict[str, int]
 ) -> None:
-    """A task ends in an outage.
-
-    Back before the next poll is due: lag. Later than that: ``late``, with all of it.
+    """A task ends during an outage. If the cluster is back before the next poll is due, this is
+    lag; if later, it is a ``late`` correction for the whole time.
     """
     harness.cluster.behaviour = Behaviour(executes=None)
     fence = harness.started()

@@ -1,8 +1,7 @@
-"""Two processes poll one run while it is stopped: in any order, the record is true and each change
-is there once.
-
-One of them records at once, as a process with an observer does. The other stages what it finds and
-applies it later, as the activities of a workflow do. Their clocks may differ by an hour.
+"""Two processes poll one run while it is being stopped. In any order, the record is true and
+contains each change once. One of them records at once, as an observer's process does. The other
+stages what it finds and applies it later, as the activities of a workflow do. Their clocks may
+differ by an hour.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def policies(harness: Harness) -> Policies:
 
 
 def orders(left: dict[str, int], begun: str = "") -> Iterator[str]:
-    """Every order of these turns."""
+    """Return every order of these turns."""
     if not any(left.values()):
         yield begun
     for who, turns in left.items():
@@ -60,8 +59,8 @@ Relations = tuple[bool, ...]
 
 
 def different(meanwhile: Sequence[str]) -> dict[str, Relations]:
-    """One of all orders that differ by nothing but steps that do not touch the same, or only read
-    it, with what makes it another one.
+    """Return one of all orders that differ only in steps that are independent of each other, with
+    what distinguishes it.
     """
     steps = [
         (who, n, what)
@@ -86,7 +85,9 @@ ORDERS = {"stopped": different(STOPPED), "ended": different(ENDED)}
 
 
 def some(events: str, together: int) -> list[str]:
-    """So few orders that any ``together`` relations meet in every way that they can; 0 for all."""
+    """Return the fewest orders in which any ``together`` relations occur in all combinations; 0
+    returns all.
+    """
     found = ORDERS[events]
     if not together:
         return list(found)
@@ -162,7 +163,7 @@ def ended(harness: Harness, fence: Fence) -> Iterator[None]:
 
 
 def check(harness: Harness, fence: Fence) -> None:
-    """Nothing is recorded as ended that lives."""
+    """Check that no live task is recorded as ended."""
     alive = {index for _, index, _ in harness.cluster.alive(fence.run_id)}
     for task in harness.store.tasks.list_tasks(fence.run_id):
         assert not (TaskStatus(task.status).terminal and task.task_index in alive)
@@ -170,7 +171,7 @@ def check(harness: Harness, fence: Fence) -> None:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Harness, Fence]:
-    """A run of two tasks that execute, of which each order gets a copy."""
+    """A run with two executing tasks, of which each order gets a copy."""
     harness = Harness.over(tmp_path_factory.mktemp("begun") / "harness")
     harness.cluster.behaviour = Behaviour(executes=None)
     fence = harness.started(2)

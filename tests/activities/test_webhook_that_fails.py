@@ -1,4 +1,4 @@
-"""What becomes of a webhook that nothing gets through to."""
+"""Webhooks whose receiver does not accept anything."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_before_that_it_is_tried_again_and_then_forgiven(harness: Harness) -> No
 def test_a_message_that_cannot_be_made_fails_alone(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever a library raises about one message is of that message: others under way are not
-    cancelled.
+    """An error that a library raises for one message affects only this message; others in progress
+    are not cancelled.
     """
     made(harness)
     odd, well = (
@@ -71,7 +71,7 @@ def test_a_message_that_cannot_be_made_fails_alone(
 
 
 def found_of(harness: Harness, fence: Fence) -> list[int]:
-    """The numbers of the events of a run."""
+    """Return the numbers of the run's events."""
     return [
         one.seq
         for one in harness.store.events.events_after(0)
@@ -96,7 +96,7 @@ def test_one_that_is_down_is_not_called_for_each_event(harness: Harness) -> None
 def test_behind_one_that_is_never_taken_others_go_on_for_a_thousand_events(
     harness: Harness,
 ) -> None:
-    """Its run has more events than a page."""
+    """The failing run has more events than fit on a page."""
     made(harness)
     stuck, well = (
         harness.created(request_id="stuck", owner=Owner("crawl/books/stuck", "c1")),

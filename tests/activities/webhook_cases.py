@@ -1,4 +1,4 @@
-"""The same for the activity of a webhook."""
+"""The cases of the activity that delivers to webhooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDER = WebhookOrder("shop")
 
 
 def made(w: Harness) -> WebhookOrder:
-    """A webhook, and a run of which nothing was told yet."""
+    """A webhook, and a run whose events have not been delivered."""
     w.store.webhooks.new_uid = lambda: "uid-of-the-webhook"
     spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], events=["run.*"])
     w.store.webhooks.put("shop", spec.document(), "ann")
@@ -102,7 +102,7 @@ WEBHOOKS = [
 
 
 def fails_for(w: Harness, seconds: float) -> Any:
-    """One try after another while nothing gets through; the last answer."""
+    """Let one try after another fail. Return the last result."""
     w.webhooks.fails = NotDelivered("the receiver returned 503: closed")
     for _ in range(2):
         with pytest.raises(NotDelivered, match="503"):

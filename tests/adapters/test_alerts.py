@@ -1,4 +1,4 @@
-"""Alerts over HTTP and SMTP: what arrives, and what becomes of their secrets."""
+"""Alerts over HTTP and SMTP: what arrives, and what happens to their secrets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TO = "ops@example.com, dev@example.com"
 
 
 class Chat(FaultyServer):
-    """A chat that takes every message."""
+    """A chat that accepts every message."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""crawlers.yaml: every mistake is told with file, line, key and fix, and none of them takes a
-working service down.
+"""crawlers.yaml: every mistake is reported with file, line, key and fix, and none stops a working
+service.
 """
 
 from __future__ import annotations
@@ -472,8 +472,8 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("block", EXAMPLES)
 def test_every_example_of_the_docs_is_read(tmp_path: Path, block: str) -> None:
-    """Entries of the catalogue by our reader, also parts of them; what others read by YAML
-    itself.
+    """Our reader loads the entries of the catalogue, also parts of them; a YAML parser loads the
+    rest.
     """
     if block.startswith("  "):
         block = "- name: shops\n" + block

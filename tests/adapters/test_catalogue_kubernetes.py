@@ -1,6 +1,4 @@
-"""The section ``kubernetes`` of a catalogue entry: what it means, and what is wrong with it, by
-line.
-"""
+"""The ``kubernetes`` section of a catalogue entry: what it means, and its mistakes by line."""
 
 from __future__ import annotations
 
@@ -458,8 +456,8 @@ A = "{name: a, mount_path: /a, "
 def test_what_is_ours_is_named_with_its_line(
     tmp_path: Path, section: str, line: int, text: str
 ) -> None:
-    """The volume of all crawls, Secrets of tasks, services and accounts, and what decides for whom
-    others make room.
+    """The shared volume, Secrets of tasks, services and accounts, and priority settings belong to
+    the installation.
     """
     with pytest.raises(CatalogueError) as raised:
         read(tmp_path, section + "\n", owned=OWNED)
@@ -536,7 +534,7 @@ def test_our_own_settings_are_given_to_nobody_whatever_the_prefix_is(name: str) 
 
 
 def test_what_every_process_is_told_about_itself_is_no_secret_of_a_crawler() -> None:
-    """Each of these names in our code is of the contract, or may hold somebody's secret."""
+    """Each of these names in our code belongs to the contract, or may hold a secret."""
     code = "\n".join(file.read_text() for file in Path("crawler_lifecycle").rglob("*.py"))
     named = set(re.findall(r"\bCRAWL_[A-Z][A-Z_]*[A-Z]\b", code))
     assert (

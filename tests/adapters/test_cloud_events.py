@@ -1,4 +1,4 @@
-"""The document of an event: its ids, and what it loses when it is too large."""
+"""The document of an event: its ids, and what is removed when it is too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event file: whole lines on disk, whoever dies or writes beside us."""
+"""The event file contains only whole lines, even if another writer appends to it or dies."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_a_full_disk_leaves_no_half_line(path: Path, monkeypatch: pytest.MonkeyP
 def test_a_file_that_is_moved_while_a_writer_waits_for_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, remade: bool
 ) -> None:
-    """By whoever collects events: what comes later belongs into the next file, where it will be
-    looked for.
+    """The collector of events moves it. Later events belong in the next file, where the collector
+    will look for them.
     """
     sink, lock, moved = (
         JsonLinesSink(path.as_uri()),

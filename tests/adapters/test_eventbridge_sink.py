@@ -1,4 +1,4 @@
-"""EventBridge: what arrives on a real bus (moto's), and what is said and done when it does not."""
+"""EventBridge: what arrives on a real bus (moto's), and what is reported and done when it does not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""docs/events.md against reality: every example and list is compared with events
-of the store.
-"""
+"""docs/events.md against reality: every example and list is compared with events from the store."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def _blocks(info: str) -> list[Document]:
 
 
 def _rows(heading: str) -> list[str]:
-    """The names that the items of the list below a heading begin with."""
+    """Return the names with which the list items below a heading begin."""
     section = re.split(rf"^#+ {re.escape(heading)}$", PAGE, maxsplit=1, flags=re.M)[1]
     items = re.findall(
         r"^- (`[^:]+`): ", re.split(r"^#+ ", section, maxsplit=1, flags=re.M)[0], re.M

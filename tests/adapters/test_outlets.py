@@ -1,5 +1,5 @@
-"""A tenant's text at every outlet: it arrives as it is, and no receiver finds a header, a mark, a
-formula or a line.
+"""A tenant's text at every outlet arrives unchanged, and cannot add a header, markup, a formula or
+a line.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ HEADERS = {
 
 
 def event_of(text: str) -> Event:
-    """An ended graph with this name, which also wrote the cause."""
+    """An ended graph with this name and this cause."""
     body = {
         "key": text,
         "name": text,
@@ -135,7 +135,7 @@ def test_a_mail_has_our_headers_and_the_text_as_it_is(text: str) -> None:
 
 
 def decoded(raw: bytes) -> str:
-    """The subject as a mail program shows it: its encoded words are read once."""
+    """Return the subject as a mail program shows it, with its encoded words decoded once."""
     kept = email.message_from_bytes(raw, policy=email.policy.compat32)["Subject"]
     found = email.header.decode_header("".join(kept.split("\r\n")))
     return "".join(
@@ -191,7 +191,7 @@ def test_teams_and_discord_get_text_without_marks(text: str) -> None:
 
 
 def unquoted(text: str) -> str:
-    """What Discord shows. Each mark in it must be quoted."""
+    """Return what Discord shows. Every markup character must be escaped."""
     pieces = re.findall(r"\\[^0-9A-Za-z\s]|.", text)
     assert "".join(pieces) == text
     assert not [one for one in pieces if one in "\\*_~`|<>#[]()@"]
@@ -213,7 +213,7 @@ def test_a_signed_event_is_json_that_every_reader_takes(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def log() -> Iterator[Any]:
-    """Our handler on a stream of its own, in the form for programs."""
+    """Our log handler on its own stream, in the machine-readable form."""
     stream = io.StringIO()
     handler = logs._Handler(stream)
     logger = logging.getLogger("tests.outlets")

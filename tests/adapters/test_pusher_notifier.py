@@ -1,4 +1,4 @@
-"""Pusher: what arrives at a server that checks signatures and limits, and what is said and done
+"""Pusher: what a server receives that checks signatures and limits, and what is reported and done
 when it does not.
 """
 
@@ -335,9 +335,7 @@ def _settings(**pusher: Any) -> Settings:
 
 
 def test_all_tries_of_a_push_together_cost_five_seconds_at_most() -> None:
-    """The policies bound the tries, ``PUSH_S`` bounds each one of any notifier; together they keep
-    the promise.
-    """
+    """The policies bound the number of tries, and ``PUSH_S`` bounds each try of any notifier."""
     own = next(m.le for m in PusherSettings.model_fields["timeout_s"].metadata if hasattr(m, "le"))
     assert own < PUSH_S, "Pusher's own error comes first"
     for name in ("signal_pusher_started", "signal_pusher_changed", "signal_pusher_stopped"):

@@ -1,4 +1,4 @@
-"""The scheduler client against answers that no service of ours gives."""
+"""The scheduler client and responses that no service of ours sends."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_it_asks_us_to_wait_is_kept_within_bounds(
 
 @pytest.mark.parametrize("status", [400, 403, 404, 405, 407, 415, 422, 451])
 def test_a_refusal_is_final_only_in_the_services_own_words(status: int) -> None:
-    """A proxy or a wrong address answers with client errors, too."""
+    """A proxy or a wrong address also returns client errors."""
     with pytest.raises(SchedulerUnavailable):
         _deploy(httpx.Response(status, content=b"<html>Forbidden</html>"))
     with pytest.raises(SchedulerUnavailable):
@@ -225,9 +225,7 @@ def test_a_server_that_takes_the_call_and_hangs_up_or_trickles() -> None:
 def test_an_idle_connection_is_given_up_before_the_server_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or a deployment would go out at the very moment at which the service closes it, and fail for
-    nothing.
-    """
+    """Otherwise a deployment could be sent just when the service closes the connection, and fail."""
     now = [1000.0]
     monkeypatch.setattr("httpcore._sync.http11.time", SimpleNamespace(monotonic=lambda: now[0]))
     came: list[int] = []

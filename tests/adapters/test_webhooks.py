@@ -69,7 +69,7 @@ def send(
 
 
 def at(*addresses: str) -> Any:
-    """A name server that says one address after the other, and the last for ever."""
+    """A name server that returns one address after the other, and the last one for ever."""
     left = list(addresses)
 
     async def resolve(host: str, port: int) -> Sequence[str]:
@@ -79,7 +79,7 @@ def at(*addresses: str) -> Any:
 
 
 def having(*addresses: str) -> Any:
-    """A name server that says all of them each time."""
+    """A name server that returns all addresses each time."""
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return addresses
@@ -150,9 +150,7 @@ def endless(
     head: bytes = b"HTTP/1.1 500 No\r\nContent-Length: 1073741824\r\n\r\n",
     piece: bytes = b"x" * 65536,
 ) -> Iterator[tuple[str, list[int]]]:
-    """A server that answers ``head`` and then sends pieces without an end; how many bytes it
-    could.
-    """
+    """A server that sends ``head`` and then endless data. Records how many bytes it could send."""
     sent, over = [0], threading.Event()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
@@ -179,7 +177,7 @@ def endless(
 
 @pytest.mark.parametrize("status", [204, 500])
 def test_a_status_holds_whatever_becomes_of_the_words(status: int) -> None:
-    """They never come."""
+    """The body never arrives."""
     with endless(b"HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n" % status, b"") as (url, _):
         if status < 300:
             send(url)
@@ -205,8 +203,8 @@ def test_a_name_that_leads_inside_is_not_called(address: str) -> None:
 
 
 def test_what_is_refused_when_it_is_made_is_not_called_either() -> None:
-    """A definition may be older than the rules, or in the database by another hand: nothing of it
-    is even resolved.
+    """A definition may be older than the rules, or edited in the database: its host is not even
+    resolved.
     """
 
     async def never(host: str, port: int) -> Sequence[str]:
@@ -239,8 +237,8 @@ def test_http_is_for_a_developers_machine(receiver: Receiver) -> None:
 
 
 def test_it_is_asked_at_every_delivery_and_the_answer_is_what_is_called(receiver: Receiver) -> None:
-    """The name leads to the receiver first, and inside the second time; nothing resolves it again
-    on the way.
+    """The name first resolves to the receiver, then to an internal address; it is resolved only
+    once for each delivery.
     """
     url = receiver.url.replace("127.0.0.1", "localhost")
     spec = WebhookSpec(url, ["env:CRAWL_HOOK"])
@@ -259,7 +257,7 @@ def test_it_is_asked_at_every_delivery_and_the_answer_is_what_is_called(receiver
 
 @pytest.fixture
 def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A certificate of hooks.example.com with its key, and the only one that is trusted."""
+    """A certificate for hooks.example.com with its key, which is the only trusted one."""
     file = certificate(tmp_path / "certificate.pem", "hooks.example.com")
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     return file
@@ -284,9 +282,7 @@ def test_the_next_address_is_tried_when_one_is_dead(receiver: Receiver) -> None:
 
 
 def test_the_next_address_is_tried_when_one_swallows_connections(receiver: Receiver) -> None:
-    """As where IPv6 has a route that leads nowhere: nobody accepts, and the queue of those who wait
-    is full.
-    """
+    """As with IPv6 where its route leads nowhere: nobody accepts, and the backlog is full."""
     port = int(receiver.url.rpartition(":")[2])
     with ExitStack() as held:
         deaf = held.enter_context(closing(socket.create_server(("127.0.0.2", port), backlog=0)))

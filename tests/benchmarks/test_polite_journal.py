@@ -1,4 +1,4 @@
-"""The judge of the benchmark ``polite``: what it reads from a journal, and what the site writes."""
+"""The judge of the ``polite`` benchmark: what it reads from a journal, and what the site writes."""
 
 from __future__ import annotations
 

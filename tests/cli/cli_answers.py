@@ -1,4 +1,4 @@
-"""Answers of a gateway, as its API gives them."""
+"""Responses of a gateway, as its API sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small gateway that answers over a socket, for commands that run as processes of their own."""
+"""A small gateway on a socket, for commands that run in separate processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.cli_answers import RUN, TASKS
 
 @dataclass
 class Served:
-    """What it answers: the next of ``runs`` at each question (the last one stays), a log, an
+    """Its responses: the next of ``runs`` for each request (the last one repeats), a log, and an
     archive.
     """
 
@@ -42,7 +42,7 @@ class Served:
 
 @contextmanager
 def serve() -> Iterator[Served]:
-    """Serve on a free port of loopback until the block ends."""
+    """Serve on a free loopback port until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Shared helpers for tests of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Result:
-    """How a call of ``crawlctl`` ended."""
+    """The result of a call of ``crawlctl``."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""A command line whose gateway is a mock and whose clock stands still."""
+"""A command line with a mock gateway and a stopped clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """The only way to it, and the one that the settings of AWS name."""
+    """The only route to the gateway, and the one that the AWS settings name."""
     with fault_proxy(server.url) as between:
         use_aws(monkeypatch, between.url)
         yield between
@@ -35,21 +35,21 @@ def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultPr
 
 @pytest.fixture
 def gateway() -> Iterator[respx.MockRouter]:
-    """The gateway; a request that a test did not expect fails it."""
+    """The gateway, which fails the test for an unexpected request."""
     with respx.mock(base_url=GATEWAY, assert_all_called=True) as router:
         yield router
 
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    """The gateway over a socket, in a thread: for programs, and for what comes in pieces."""
+    """The gateway on a socket, in a thread, for programs and for chunked data."""
     with serve() as running:
         yield running
 
 
 @pytest.fixture
 def closed_port() -> Iterator[Callable[[], int]]:
-    """Ports at which nobody listens, and that nobody else is given while the test goes on."""
+    """Ports on which nobody listens, and which nobody else gets during the test."""
     with ExitStack() as held:
 
         def take() -> int:
@@ -62,7 +62,7 @@ def closed_port() -> Iterator[Callable[[], int]]:
 
 
 class Waiting:
-    """Time that passes only while somebody waits."""
+    """Time that advances only while somebody waits."""
 
     def __init__(self) -> None:
         self.now = 100.0

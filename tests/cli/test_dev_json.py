@@ -1,4 +1,4 @@
-"""``.crawl/dev.json`` is believed only if nobody else can have written it, and never costs a
+"""``.crawl/dev.json`` is trusted only if nobody else can have written it, and never exposes a
 token.
 """
 
@@ -27,7 +27,7 @@ TOKEN = "correct-horse-battery-staple"
 
 @pytest.fixture
 def seen() -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """The address of a listener on loopback, and the heads that it was sent."""
+    """The address of a loopback listener, and the headers that it received."""
     heads: list[dict[str, str]] = []
 
     class Listener(BaseHTTPRequestHandler):
@@ -39,7 +39,7 @@ def seen() -> Iterator[tuple[str, list[dict[str, str]]]]:
             self.wfile.write(b'{"crawlers": [{"name": "planted"}], "checks": {}}')
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """Write no log, because nobody reads it."""
 
     with HTTPServer(("127.0.0.1", 0), Listener) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -185,7 +185,7 @@ def test_a_command_waits_for_a_stack_that_is_starting(
     seen: tuple[str, list[dict[str, str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its addresses may be in the file of the last stack, or in none yet."""
+    """The file may contain the addresses of the previous stack, or none yet."""
     stack = Stack(Layout(folder))
     stack._take_lock()
     os.utime(folder / LOCK, (0, time.time() - 9))
@@ -254,7 +254,7 @@ def test_a_start_ends_no_process_that_others_may_have_named(tmp_path: Path) -> N
 def test_webhooks_of_a_stack_may_lead_to_this_machine_for_whoever_polls_at_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a worker beside it refuses a webhook that the stack itself delivers."""
+    """Otherwise a separate worker would refuse a webhook that the stack itself delivers to."""
     stack, name = (
         dev_json.Stack(Path("dev.json"), {"gateway": "http://127.0.0.1:8500"}),
         "LIFECYCLE_WEBHOOKS__LOOPBACK",

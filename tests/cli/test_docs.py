@@ -1,5 +1,5 @@
-"""The pages name verbs and exit codes of the program, its help each option; what every page has in
-code can be read.
+"""The pages name the program's verbs and exit codes, help texts name every option, and code on
+pages is valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXAMPLES = re.findall(r"^(crawlctl .+)$", DOCUMENT, re.MULTILINE)
 
 
 def _verbs(app: App, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every verb that does something, by its first name."""
+    """Return every verb that does something, by its first name."""
     if path and app.default_command is not None:
         yield " ".join(path)
     seen = []

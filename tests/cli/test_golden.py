@@ -1,6 +1,4 @@
-"""What every verb writes, in every format: the output of an earlier version is compared letter by
-letter.
-"""
+"""The output of every verb, in every format, compared letter by letter with a stored one."""
 
 from __future__ import annotations
 
@@ -228,9 +226,7 @@ FORMATS = ("table", "wide", "json", "jsonl", "name", "yaml")
 def test_output(
     gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion, words: str
 ) -> None:
-    """Every format; what repeats an earlier one is named only, and a document stands on one
-    line.
-    """
+    """Compare all formats; repeated output is only named, and a document is on one line."""
     for method, path, answer in CALLS[words]:
         route = gateway.request(method, path)
         if isinstance(answer, str):

@@ -1,4 +1,4 @@
-"""Starting, steering, showing and waiting for graphs."""
+"""Starting, controlling, showing and waiting for graphs."""
 
 from __future__ import annotations
 

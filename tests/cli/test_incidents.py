@@ -1,4 +1,4 @@
-"""Listing incidents, and what people do about one."""
+"""Listing incidents, and people's actions on them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``crawlctl init``, and what its crawler does; ``crawlctl dev`` offers the same where there is no
-other catalogue.
+"""``crawlctl init`` and its crawler; ``crawlctl dev`` offers the same if there is no other
+catalogue.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def test_without_a_checkout_dev_offers_its_crawlers(
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installation without the program ``temporal``, and a uv that fails unless there is a file
-    ``index``.
+    """An installation without the ``temporal`` program, and a uv that fails unless the file
+    ``index`` exists.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "/nowhere")

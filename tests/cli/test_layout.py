@@ -35,7 +35,7 @@ def test_a_checkout_has_the_manager_of_its_examples() -> None:
 def test_a_key_that_could_not_be_written_is_none_and_the_next_start_makes_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk was full, or the process was killed: an empty key would sign for everybody."""
+    """The disk was full, or the process was killed: anybody could sign with an empty key."""
     file = tmp_path / "task.key"
 
     def refuse(_: int) -> None:
@@ -62,9 +62,7 @@ VALUES = {
 
 @pytest.fixture
 def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Call ``crawlctl dev`` with this environment: what the stack is made with, or how it was
-    refused.
-    """
+    """Call ``crawlctl dev`` in this environment. Return how the stack is made, or the refusal."""
 
     def call(*words: str, **env: str) -> Any:
         made: dict[str, Any] = {}
@@ -102,8 +100,8 @@ def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 def test_no_setting_is_overridden_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stack gives its parts each setting as its environment has it, but for those that are
-    refused or taken.
+    """The stack passes each setting from its environment to its parts, except those that it refuses
+    or determines itself.
     """
     for name in variables():
         monkeypatch.setenv(name, "as it was given")

@@ -1,4 +1,4 @@
-"""No traceback reaches a person: every verb in bad folders, with bad files and modules, beside a
+"""No traceback reaches a person: every verb in bad folders, with bad files and modules, with a
 strange gateway.
 """
 
@@ -75,9 +75,8 @@ def _verbs() -> Iterator[list[str]]:
 
 
 def _calls(seed: int, processes: bool) -> list[list[str]]:
-    """Half of the verbs, with up to two words and perhaps a file.
-
-    With ``processes``, also what starts some.
+    """Return half of the verbs, with up to two words and perhaps a file. With ``processes``,
+    include verbs that start some.
     """
     chance, calls = random.Random(seed), []
     for verb in _verbs():
@@ -100,7 +99,7 @@ def _calls(seed: int, processes: bool) -> list[list[str]]:
 
 
 def _played(folder: Path, calls: list[list[str]], **more: str) -> list[tuple[list[str], int, str]]:
-    """The calls in this folder, as somebody whom permissions bind."""
+    """Execute the calls in this folder, as a user whom permissions bind."""
     bound = [sys.executable]
     if os.geteuid() == 0:
         bound = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner", *bound]
@@ -139,9 +138,7 @@ def _are_told(played: list[tuple[list[str], int, str]], calls: list[list[str]]) 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose name is hard to write, with modules that cannot be used and a file that cannot
-    be read.
-    """
+    """A folder with a difficult name, unusable modules and an unreadable file."""
     found = tmp_path / "a%25b ü?#"
     found.mkdir()
     (found / "broken.py").write_text(BROKEN)
@@ -158,8 +155,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     "what", ["its letters cannot be shown", "not writable", "not readable", "a file", "a folder"]
 )
 def test_in_a_bad_folder(folder: Path, what: str) -> None:
-    """Its name, its permissions, or that its ``.crawl`` is a file or has a folder in the place of
-    ``dev.json``.
+    """Its name or permissions are unusual, its ``.crawl`` is a file, or its ``dev.json`` is a
+    folder.
     """
     more = {}
     if what == "its letters cannot be shown":
@@ -196,7 +193,7 @@ def test_in_a_folder_that_is_gone(folder: Path) -> None:
 
 
 class Strange(BaseHTTPRequestHandler):
-    """Answers every request with the same JSON, which means nothing."""
+    """A gateway that answers every request with the same meaningless JSON."""
 
     answer = b"{}"
 

@@ -1,5 +1,5 @@
-"""The program itself: its names, completion in a real shell, tokens, and what it may be told on its
-command line.
+"""The program itself: its names, completion in a real shell, tokens, and what its command line
+accepts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making, changing and steering schedules."""
+"""Creating, changing and controlling schedules."""
 
 from __future__ import annotations
 

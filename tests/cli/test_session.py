@@ -1,4 +1,4 @@
-"""The options of every verb, and how the gateway is found."""
+"""The options of all verbs, and how the gateway is found."""
 
 from __future__ import annotations
 

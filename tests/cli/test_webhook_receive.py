@@ -1,4 +1,4 @@
-"""``crawlctl webhook receive``: deliveries of the real sender, and what else may arrive."""
+"""``crawlctl webhook receive``: deliveries of the real sender, and anything else that may arrive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli", "webhook", "receive")
 
 @contextmanager
 def receiving(*words: str) -> Iterator[tuple[str, list[str]]]:
-    """A receiver in a process of its own: its address, and what it printed, once it has ended."""
+    """A receiver in a separate process. Gives its address, and its output once it has ended."""
     printed: list[str] = []
     process = subprocess.Popen(
         [*CRAWLCTL, "--port", "0", *words],
@@ -61,7 +61,7 @@ def test_a_delivery_is_printed_with_what_its_signature_is_worth() -> None:
 
 
 def announced(url: str, length: str) -> bytes:
-    """The answer to a body of this length that never comes."""
+    """Return the response to a body that was announced with this length, but never arrives."""
     port = int(url.rstrip("/").rpartition(":")[2])
     with closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
         connection.sendall(f"POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode())

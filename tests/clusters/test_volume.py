@@ -1,5 +1,5 @@
-"""Clearing a shared volume: whole runs and nothing else, whatever crawlers left, and whoever else
-is at it.
+"""Clearing a shared volume removes whole runs and nothing else, whatever crawlers left and whoever
+else is clearing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEVEN = str(run_ref(7))
 
 
 def left(root: Path, run_id: int, *, tasks: int = 2, attempt: int = 1) -> None:
-    """What a run leaves on the volume."""
+    """Write the files that a run leaves on the volume."""
     for index in range(tasks):
         files, state = (
             root / files_path(run_ref(run_id), index, attempt),
@@ -59,7 +59,7 @@ def before_renames(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object
 
 
 def no_whole_runs(path: Path) -> None:
-    """The folders of runs cannot be moved."""
+    """Make it impossible to move the folders of runs."""
     if path.name == SEVEN:
         raise PermissionError(13, "Permission denied")
 
@@ -110,7 +110,7 @@ def test_put_aside_is_at_once_and_for_whoever_comes_next(
 
 
 def test_a_later_attempt_stays(place: VolumePlace, tmp_path: Path) -> None:
-    """The run was resumed while the removal was going on."""
+    """The run was resumed during the removal."""
     left(tmp_path, 7)
     place.put_aside(run_ref(7))
     left(tmp_path, 7, tasks=1, attempt=2)
@@ -126,9 +126,8 @@ def test_a_later_attempt_stays(place: VolumePlace, tmp_path: Path) -> None:
 def test_a_resume_finds_its_folders_however_empty_they_are(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, movable: bool
 ) -> None:
-    """A removal takes minutes.
-
-    The pod of the next attempt has folders mounted that nothing was written to yet.
+    """A removal takes minutes. The pod of the next attempt has mounted folders that are still
+    empty.
     """
     left(tmp_path, 7)
     mounted = [tmp_path / files_path(run_ref(7), 0, 2), tmp_path / state_path(run_ref(7), 0)]
@@ -187,7 +186,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 def test_the_trash_is_emptied_while_a_run_is_put_aside(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever another call empties it: the run is out of the way, and nothing fails."""
+    """Another call empties it at any moment: the run is moved away, and nothing fails."""
     left(tmp_path, 7)
     make, troubles = Path.mkdir, list[str]()
 
@@ -229,7 +228,7 @@ def test_two_hide_the_same_state(
 def test_the_trash_itself_is_removed_while_a_run_is_put_aside(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a person who needs room. The run is still there then, and out of the way in the end."""
+    """A person who needs space removes it. The run still exists then, and is moved away in the end."""
     left(tmp_path, 7)
     people = iter([True, False, True])
     before_renames(monkeypatch, lambda _: next(people, False) and shutil.rmtree(tmp_path / TRASH))
@@ -240,7 +239,7 @@ def test_the_trash_itself_is_removed_while_a_run_is_put_aside(
 def test_files_that_another_call_removes_are_not_somebody_elses(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where folders cannot be moved: they are polled, and gone before their rights are."""
+    """Where folders cannot be moved, files may disappear before their permissions are changed."""
     left(tmp_path, 7)
     may = os.access
 
@@ -289,7 +288,7 @@ def owned(root: Path, user: int, *tops: str) -> None:
 
 @pytest.fixture
 def volume_of_crawls() -> Iterator[Path]:
-    """A volume of somebody else than us, in a place that everybody reaches."""
+    """A volume that belongs to another user, in a place that everybody can reach."""
     with reachable_folder() as root:
         (root / "tasks").mkdir()
         left(root, 7)
@@ -331,7 +330,7 @@ def test_where_the_folders_above_are_roots_their_content_goes(volume_of_crawls: 
 @only_root
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_belongs_to_others_is_told_with_the_fix(volume_of_crawls: Path, saved: bool) -> None:
-    """Before anything is given up."""
+    """The error comes before anything is removed."""
     if not saved:
         shutil.rmtree(volume_of_crawls / "state")
     before = everything(volume_of_crawls)
@@ -344,7 +343,7 @@ def test_what_belongs_to_others_is_told_with_the_fix(volume_of_crawls: Path, sav
 def test_half_hidden_state_is_never_trusted(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mark of a clean stop goes first."""
+    """The mark of a clean stop is removed first."""
     left(tmp_path, 7, tasks=1)
     seen: list[str] = []
     before_renames(monkeypatch, lambda path: (no_whole_runs(path), seen.append(path.name)))
@@ -369,8 +368,8 @@ def test_nothing_is_mounted(tmp_path: Path) -> None:
 
 
 def unmounted(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """From the next such call on, the volume is not there any more, but the folder on which it was
-    mounted.
+    """From the next such call on, the volume is missing, and the folder below its mount point is
+    there.
     """
     really = getattr(volume, what)
 
@@ -387,7 +386,7 @@ def unmounted(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
 def test_the_volume_goes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """What is not there then was not taken by anybody, and nothing is recorded as removed."""
+    """What is missing then was not removed by anybody, and nothing is recorded as removed."""
     root = tmp_path / "volume"
     (root / "tasks").mkdir(parents=True)
     left(root, 7)
@@ -408,7 +407,7 @@ def test_the_volume_goes_meanwhile(
 def test_the_volume_goes_while_an_export_asks_for_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An archive without files would count as a whole one."""
+    """An archive without files would count as complete."""
     root = tmp_path / "volume"
     (root / "tasks").mkdir(parents=True)
     left(root, 7)
@@ -434,7 +433,7 @@ def refuse(*_: object, **__: object) -> None:
 def test_a_volume_that_becomes_read_only(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even the rights of what lies there can be changed then."""
+    """Not even permissions can be changed then."""
     left(tmp_path, 7)
     place.put_aside(run_ref(7))
     monkeypatch.setattr(Path, "chmod", refuse)

@@ -1,4 +1,4 @@
-"""What the tests of the S3 archive share: servers, a faulty way to them, and folders of two
+"""Shared fixtures for tests of the S3 archive: servers, a faulty connection, and folders of two
 sizes.
 """
 
@@ -50,8 +50,8 @@ def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultPr
 
 @pytest.fixture
 def part_size(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Small parts, so that little is many of them. moto insists on the smallest size of S3, rclone
-    does not.
+    """Use small parts, so that little data makes many. moto insists on the minimum size of S3,
+    rclone does not.
     """
     size = 5 * MIB if server.kind == "moto" else MIB // 8
     monkeypatch.setattr(upload, "part_bytes", lambda _: size)
@@ -65,7 +65,7 @@ def archive(bucket: Bucket, proxy: FaultProxy) -> S3Archive:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Files that give an archive of one part."""
+    """Files for an archive of one part."""
     folder = tmp_path / "files"
     (folder / "sub").mkdir(parents=True)
     (folder / "a.txt").write_text("text " * 1000)
@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def large(folder: Path, part_size: int) -> Path:
-    """Files that give an archive of four parts."""
+    """Files for an archive of four parts."""
     for n in range(4):
         (folder / f"large-{n}").write_bytes(random.Random(n).randbytes(part_size * 4 // 5))
     return folder

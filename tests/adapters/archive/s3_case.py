@@ -1,4 +1,4 @@
-"""How the tests of the S3 archive store, and what they prove afterwards."""
+"""Helpers for tests of the S3 archive: how they store, and what they check afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def store(archive: S3Archive, folder: Path) -> ExportResult:
 
 
 def proved(archive: S3Archive, bucket: Bucket, folder: Path, result: ExportResult) -> None:
-    """The object is whole, holds exactly the files, and nothing else is left in the bucket."""
+    """Check that the object is complete, contains exactly the files, and that nothing else is left
+    in the bucket.
+    """
     key = result.url.removeprefix(f"s3://{bucket.name}/")
     content = bucket.read(key)
     assert (len(content), hashlib.sha256(content).hexdigest()) == (result.bytes, result.sha256)
@@ -50,7 +52,7 @@ def proved(archive: S3Archive, bucket: Bucket, folder: Path, result: ExportResul
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will come."""
+    """Wait until a condition holds."""
     end = time.monotonic() + 150
     while not condition():
         assert time.monotonic() < end, "it did not come, not within 150 s"

@@ -1,5 +1,5 @@
-"""Bundles come from pods, so they may be anything: nothing gets out of its folder, and nothing
-stops an export.
+"""Bundles come from pods and may contain anything: nothing leaves its folder, and nothing stops an
+export.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _tar(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.GNU_FORM
 def _export(
     packed: bytes, limits: ArchiveLimits | None = None, step: int = MIB
 ) -> tuple[zipfile.ZipFile, PackedZip, dict[str, str]]:
-    """The zip of one bundle, what is said about it, and what was left out."""
+    """Export one bundle. Return its zip, the notes, and what was left out."""
 
     def chunks() -> Iterator[bytes]:
         for at in range(0, len(packed), step):

@@ -1,4 +1,4 @@
-"""Clearing object storage: the bundles of a run's attempts that are over, and nothing else."""
+"""Clearing object storage removes bundles of attempts that have ended, and nothing else."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_run_goes_and_everything_else_stays(bucket: Bucket, place: BundlesPl
 
 
 def test_a_later_attempt_stays(bucket: Bucket, place: BundlesPlace) -> None:
-    """The run was resumed while the removal was going on."""
+    """The run was resumed during the removal."""
     uploaded(bucket, 7, attempt=10)
     before = bucket.keys()
     uploaded(bucket, 7, attempt=1)
@@ -70,7 +70,7 @@ def test_a_later_attempt_stays(bucket: Bucket, place: BundlesPlace) -> None:
 def test_more_than_one_page(
     bucket: Bucket, place: BundlesPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service answers with at most a thousand at once; here with two."""
+    """A service returns at most a thousand at once; here, two."""
     for run_id in (7, 8, 9):
         uploaded(bucket, run_id, tasks=2)
     real = place.bucket.client

@@ -1,4 +1,6 @@
-"""The code store in a folder and in a bucket: whole or not at all, and a bucket that is away."""
+"""The code store in a folder and in a bucket: versions are complete or missing, and the bucket may
+be unavailable.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The archive: nothing foreign gets in, nothing makes it hang, and it is there whole or not at
-all.
-"""
+"""The archive in a folder: it contains no foreign files, never hangs, and is complete or missing."""
 
 from __future__ import annotations
 
@@ -254,7 +252,7 @@ def test_a_deep_folder_ends_somewhere(archive: FolderArchive, folder: Path) -> N
 
 
 def _nested(folder: Path, name: str, depth: int) -> int:
-    """The innermost of so many folders, opened."""
+    """Make this number of nested folders. Return the innermost one, opened."""
     fd = os.open(folder, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir(name, dir_fd=fd)
@@ -264,7 +262,9 @@ def _nested(folder: Path, name: str, depth: int) -> int:
 
 
 def _open_below(folder: Path) -> list[str]:
-    """What this process has open there. Other threads open and close things elsewhere."""
+    """Return what this process has open below the folder. Other threads open and close files
+    elsewhere.
+    """
     found = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # closed meanwhile
@@ -453,7 +453,9 @@ def test_a_read_error_keeps_the_beginning(
 
 
 def test_members_can_be_read_from_the_front(archive: FolderArchive, folder: Path) -> None:
-    """What unpackers do that read a stream: no seeking, no directory, sizes behind the data."""
+    """Streaming unpackers read without seeking and without a directory, and find sizes after the
+    data.
+    """
     (folder / "text").write_text("text " * 100_000)
     (folder / "noise").write_bytes(os.urandom(3 * 2**20))
     (folder / "é").write_bytes(b"")
@@ -610,7 +612,7 @@ def test_two_exporters_of_one_key_at_once(archive: FolderArchive, folder: Path) 
 def test_another_exporter_removes_what_is_not_locked_yet(
     archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the making of a file and its lock it looks like one that somebody left behind."""
+    """Between its creation and its lock, a file looks like one that was left behind."""
     (folder / "f").write_text("x")
     lock, others = fcntl.flock, list[ExportResult]()
 

@@ -1,4 +1,4 @@
-"""The archive in S3: one request or parts, whole or not at all, and every trouble said in words
+"""The archive in S3: one request or several parts, complete or missing, and every error in words
 without secrets.
 """
 

@@ -1,6 +1,4 @@
-"""S3 in trouble: what is said, what is left behind, and that the archive is there whole or not at
-all.
-"""
+"""Errors of S3: their messages, what is left behind, and that the archive is complete or missing."""
 
 from __future__ import annotations
 
@@ -40,22 +38,20 @@ pytestmark = pytest.mark.troubles
 
 @pytest.fixture
 def server(rclone_server: S3Server) -> S3Server:
-    """What is said does not depend on the server; what is left behind is tried on both where it
-    may.
-    """
+    """Messages do not depend on the server; what is left behind is tested on both where possible."""
     return rclone_server
 
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No call is repeated by boto3."""
+    """Check that boto3 does not repeat calls."""
     monkeypatch.setattr(s3_bucket, "TRIES", 1)
 
 
 @contextmanager
 def unanswered(archive: S3Archive, operation: str, skip: int) -> Iterator[None]:
-    """The calls of an operation, after so many, get no answer in time; every other one has all the
-    time it needs.
+    """After a number of calls, an operation's calls get no response in time; all other calls have
+    as much time as they need.
     """
     calls = itertools.count()
 
@@ -399,7 +395,7 @@ def test_whatever_goes_wrong_the_archive_is_whole_or_not_there(
 
 
 class Cancelled(Exception):
-    """What an activity's cancellation looks like."""
+    """The exception with which an activity is cancelled."""
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])

@@ -1,4 +1,4 @@
-"""``crawlctl audit``: its exit codes, and waiting for an audit that takes longer."""
+"""``crawlctl audit``: its exit codes, and how it waits for a longer audit."""
 
 from __future__ import annotations
 

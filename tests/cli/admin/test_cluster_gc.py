@@ -1,4 +1,4 @@
-"""``crawlctl cluster gc``: it tells first, removes what is old and exported, and keeps everything
+"""``crawlctl cluster gc`` first lists, then removes what is old and exported, and keeps everything
 else.
 """
 
@@ -30,7 +30,7 @@ from tests.support.s3_faults import Fault, FaultProxy
 
 
 class Fleet:
-    """Runs in a database, and what they left on a volume."""
+    """Runs in a database, and their files on a volume."""
 
     def __init__(self, store: Store, clock: Clock, volume: Path) -> None:
         self.store, self.volume = store, volume
@@ -45,7 +45,7 @@ class Fleet:
         note: str | None = None,
         live: bool = False,
     ) -> int:
-        """A run that ended so many days ago, and its files."""
+        """A run that ended this number of days ago, and its files."""
         self.count += 1
         self.harness.clock.now = NOW - timedelta(days=days)
         fence = self.harness.deployed(f"r{self.count}")
@@ -72,9 +72,7 @@ class Fleet:
             (folder / "file").write_text("x")
 
     def there(self) -> set[str]:
-        """The runs of which anything still lies there, and other names under which something
-        does.
-        """
+        """Return the runs that still have files, and other names with files."""
         lies = [
             path.relative_to(self.volume).parts for path in self.volume.rglob("*") if path.is_file()
         ]
@@ -113,7 +111,7 @@ def tidy(crawlctl: Crawlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def states(result: Result) -> dict[str, str]:
-    """By the number of the run, or the name where that is no run's."""
+    """Return the states by the number of the run, or by name if that is no run's."""
     return {str(row["run_id"] or row["name"]): row["state"] for row in result.json["runs"]}
 
 
@@ -140,9 +138,7 @@ def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, tidy: Any) -> No
 
 
 def test_files_of_another_run_of_the_same_number_are_told_and_stay(fleet: Fleet, tidy: Any) -> None:
-    """The number was given out again, by a restored database: what lies there is of the run
-    before.
-    """
+    """A restored database assigned the number again: the files belong to the earlier run."""
     old = fleet.run(days=20)
     fleet.leave(other := str(run_ref(old)))
     done = tidy("--yes", "-o", "json")
@@ -245,7 +241,7 @@ def test_a_run_that_is_resumed_in_this_moment_is_kept(
 def test_two_at_once_remove_everything_once(
     fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one comes when the first has put a run aside."""
+    """The second command begins when the first has moved a run away."""
     runs = [fleet.run(days=20) for _ in range(3)]
     really, codes = VolumePlace.remove, list[int]()
 
@@ -319,7 +315,7 @@ def test_nothing_is_mounted(fleet: Fleet, tidy: Any) -> None:
 def test_no_database_no_removal(
     fleet: Fleet, tidy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the database every run would be unknown."""
+    """Without the database, every run would be unknown."""
     fleet.run(days=20)
     monkeypatch.setenv("LIFECYCLE_DATABASE__URL", f"sqlite:///{tmp_path}/other.db")
     done = tidy("--yes")
@@ -411,7 +407,7 @@ def test_the_bucket_refuses(fleet: Fleet, tidy: Any, bucket: Bucket, proxy: Faul
 def test_a_stop_in_the_middle_leaves_nothing_half(
     fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An export that wants to begin while a run is given up finds it whole, or given up."""
+    """An export that begins while a run is being removed finds it complete or removed."""
     run_id, seen = fleet.run(days=20), list[int]()
     really = VolumePlace.put_aside
 

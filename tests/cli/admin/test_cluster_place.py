@@ -1,4 +1,4 @@
-"""Which cluster the options of a command mean, and what the embedded stack makes of it."""
+"""Which cluster the options of a command refer to, and how the embedded stack treats it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``crawlctl cluster release``: it tells first, lets go of what waits, and says what it could not
+"""``crawlctl cluster release`` first lists, then releases what waits, and reports what it could not
 do.
 """
 
@@ -29,7 +29,7 @@ def api(tmp_path: Path) -> Iterator[FakeApiServer]:
 
 @pytest.fixture
 def release(api: FakeApiServer, crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The verb, against the fake server and without its pauses."""
+    """Call the verb on the fake server, without its pauses."""
     monkeypatch.setenv("LIFECYCLE_CLUSTER__KUBECONFIG", str(api.kubeconfig()))
     monkeypatch.setattr(cluster, "PAUSE_S", 0.01)
 
@@ -41,7 +41,7 @@ def release(api: FakeApiServer, crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPa
 
 def pod(api: FakeApiServer, name: str, *, run: int = 7, phase: str = "Succeeded", finalizers: list[str] | None = None,
         labelled: bool = True, deleted: bool = False) -> None:  # fmt: skip
-    """A pod as the cluster shows it; ended an hour ago unless it runs."""
+    """A pod as the cluster shows it, which ended an hour ago unless it is running."""
     ended = phase in ("Succeeded", "Failed")
     at = (NOW - timedelta(hours=1)).isoformat().replace("+00:00", "Z")
     state = (

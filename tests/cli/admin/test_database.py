@@ -1,5 +1,5 @@
-"""``crawlctl db``: every state of a database is answered in words, and nothing is changed that
-should not be.
+"""``crawlctl db`` describes every state of a database in words, and changes nothing that it should
+not.
 """
 
 from __future__ import annotations

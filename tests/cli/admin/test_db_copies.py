@@ -1,5 +1,5 @@
-"""``crawlctl db backup`` and ``crawlctl db restore``: whole copies, also in a storm, and nothing
-else is put back.
+"""``crawlctl db backup`` and ``crawlctl db restore``: copies are complete, even under load, and
+only copies are restored.
 """
 
 from __future__ import annotations

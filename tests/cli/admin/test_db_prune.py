@@ -1,5 +1,5 @@
-"""``crawlctl db prune``: it tells first, removes what nobody needs of old runs, and goes on where
-it was stopped.
+"""``crawlctl db prune`` first lists, then removes what nobody needs of old runs, and continues
+where it was stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Fleet:
         self.count = 0
 
     def run(self, *, days: float, tasks: int = 2, live: bool = False) -> int:
-        """A run that ended so many days ago, with its logs, all its changes pushed."""
+        """A run that ended this number of days ago, with logs and pushed events."""
         self.count += 1
         self.harness.clock.now = NOW - timedelta(days=days)
         fence = self.harness.deployed(f"r{self.count}", tasks)
@@ -181,7 +181,7 @@ def test_a_wrong_age(fleet: Fleet, prune: Any, text: str, said: str) -> None:
 
 
 class TestTrouble:
-    """The database does not always answer."""
+    """The database does not always respond."""
 
     def test_a_chunk_is_tried_again(
         self, fleet: Fleet, prune: Any, monkeypatch: pytest.MonkeyPatch

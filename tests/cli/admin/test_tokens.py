@@ -1,5 +1,5 @@
-"""``crawlctl token``: tokens that the database keeps are made, listed and revoked, and wrong ones
-are named.
+"""``crawlctl token``: tokens in the database are created, listed and revoked, and wrong ones are
+named.
 """
 
 from __future__ import annotations

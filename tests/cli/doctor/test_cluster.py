@@ -1,6 +1,4 @@
-"""The doctor on a Kubernetes cluster: each thing that can be wrong is named with its fix, and
-nothing is changed.
-"""
+"""The doctor on a Kubernetes cluster names each problem with its fix, and changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from tests.support.kube_api.store import NAMESPACES
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServer]:
-    """A cluster on which everything is as ``deploy/`` makes it."""
+    """A cluster on which everything is as ``deploy/`` creates it."""
     monkeypatch.chdir(tmp_path)
     kube._api.cache_clear()
     with FakeApiServer(tmp_path) as server:
@@ -38,7 +36,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServ
 
 
 def look(api: FakeApiServer, **settings: Any) -> list[Line]:
-    """What the doctor finds."""
+    """Return what the doctor finds."""
     given = {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_timeout_s": 1.0} | settings
     known = Settings.model_validate({"cluster": given})
     lines = cluster.check_cluster(Context(known, Sources({}), Redactor(set())))
@@ -63,7 +61,7 @@ def test_a_cluster_on_which_everything_is_right(
 
 
 def look_for(api: FakeApiServer, services: str) -> list[Line]:
-    """What the doctor finds about the rights of the accounts in that namespace."""
+    """Return what the doctor finds about the rights of the accounts in that namespace."""
     known = Settings.model_validate(
         {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_timeout_s": 1.0}}
     )
@@ -149,7 +147,7 @@ def test_a_cluster_that_falls_silent_says_so_once(api: FakeApiServer) -> None:
 
 
 class Off:
-    """The API of a server whose clock is off."""
+    """The API of a server whose clock is wrong."""
 
     def __init__(self, api: Any, skew_s: float) -> None:
         self._api, self.skew_s = api, skew_s
@@ -205,7 +203,7 @@ RIGHTS = sorted({one for role in rbac.ROLES.values() for one in role})
 def test_each_missing_right_is_named_with_the_roles_that_grant_it(
     api: FakeApiServer, half: int
 ) -> None:
-    """One half of them is missing, then the other: what is there is not named."""
+    """Half of the rights are missing, then the other half: no existing right is named."""
     missing = sorted({(one.verb, one.resource, one.name) for one in RIGHTS})[half::2]
     for verb, resource, name in missing:
         api.deny(verb, resource, name or ("crawls" if resource == "namespaces" else None))
@@ -251,7 +249,9 @@ def in_the_pod_of(api: FakeApiServer, account: str, monkeypatch: pytest.MonkeyPa
 def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
     api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, account: str
 ) -> None:
-    """Otherwise it would end badly in every pod: the network lets none of them reach everything."""
+    """Otherwise the check would fail in every pod, because network policies let none of them reach
+    everything.
+    """
     in_the_pod_of(api, account, monkeypatch)
     known = Settings.model_validate(
         {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig()}}

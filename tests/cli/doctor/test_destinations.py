@@ -1,5 +1,5 @@
-"""The doctor on the places of supporting files: each way of not being able to use them is named
-with its fix.
+"""The doctor on destinations of supporting files: each reason why they cannot be used is named with
+its fix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def bucket(server: S3Server, proxy: FaultProxy) -> Bucket:
 
 @pytest.fixture
 def who(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
-    """The component in whose pod we are."""
+    """The component in whose pod the doctor runs."""
     mine: dict[str, str | None] = {"name": None}
     monkeypatch.setattr(component, "component", lambda: mine["name"])
     return mine

@@ -1,6 +1,4 @@
-"""The doctor: what each finding means, that none hides another, and that looking changes
-nothing.
-"""
+"""The doctor: what each finding means, that none hides another, and that checks change nothing."""
 
 from __future__ import annotations
 
@@ -241,7 +239,7 @@ def test_a_stack_of_dev_is_found_and_named(
 def test_temporal_of_other_programs_hides_no_stack_that_runs(
     doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
 ) -> None:
-    """Who works with Temporal elsewhere has its variables in every shell."""
+    """People who use Temporal elsewhere have its variables in every shell."""
     (tmp_path / ".crawl").mkdir()
     started = start_time(os.getpid()) if runs else "before"
     known = {
@@ -266,7 +264,7 @@ def test_temporal_of_other_programs_hides_no_stack_that_runs(
 def test_a_gateway_of_elsewhere_is_not_checked_with_the_database_of_this_folder(
     doctor: Any, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: bool
 ) -> None:
-    """Neither that of a stack that is here, nor the one that would be made here."""
+    """Neither the database of a stack that runs here, nor the one that would be created here."""
     if stack:
         (tmp_path / ".crawl").mkdir()
         known = {"database": f"sqlite:///{tmp_path}/other.db", "gateway": "http://127.0.0.1:9"}
@@ -637,10 +635,8 @@ def test_pollers_that_get_no_work_are_no_workers(
 
 
 class Listed:
-    """A Temporal server with one worker, whose heartbeats are those of a clock that is behind ours.
-
-    ``polled_s`` seconds ago the worker asked for work; with ``behind_s=None`` the server has no
-    heartbeat of it.
+    """A Temporal server with one worker, whose clock is behind ours. The worker polled its queue
+    ``polled_s`` seconds ago; with ``behind_s=None``, the server has no heartbeat of it.
     """
 
     namespace = "default"
@@ -705,7 +701,9 @@ async def test_a_worker_lives_by_its_heartbeats_whatever_its_clock_says(
 async def test_a_worker_without_a_heartbeat_lives_by_its_last_poll(
     polled_s: float, takes_beats: bool, levels: set[str]
 ) -> None:
-    """It may have died before its first heartbeat: then nobody waits two minutes for the truth."""
+    """It may have died before its first heartbeat: then nobody has to wait two minutes for the
+    truth.
+    """
     server = Listed(None, beats=False, polled_s=polled_s, takes_beats=takes_beats)
     lines = await temporal.queue_lines(Server(server, 5.0))  # type: ignore[arg-type]
     assert {line.level for line in lines if line.check == "workers"} == levels

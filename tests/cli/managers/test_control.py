@@ -1,4 +1,4 @@
-"""Starting, steering and waiting for managers."""
+"""Starting, controlling and waiting for managers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def body(route: respx.Route) -> object:
 def test_a_class_is_started_with_the_words_behind_the_dashes(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
-    """Also where they look like options of ours; the end of its name is enough."""
+    """This also holds for words that look like our options; the last part of the class's name is
+    enough.
+    """
     gateway.get("/v1/user-code").respond(
         json={"user_code": [PLAN, PLAN | {"fingerprint": "of an older build"}]}
     )

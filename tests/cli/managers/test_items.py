@@ -1,4 +1,4 @@
-"""Items of files: every line is checked before anything is started, and none is added twice."""
+"""Items from files: every line is checked before anything starts, and none is added twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPEN = MANAGER | {"status": "INITIALIZING", "note": None}
 def take(
     gateway: respx.MockRouter, *, started: bool = True, answers: list[httpx.Response] | None = None
 ) -> Any:
-    """The gateway of a manager that takes items; every page that came, by its key."""
+    """The gateway of a manager that accepts items. Return every page that it received, by key."""
     gateway.get("/v1/crawlers").respond(json={"crawlers": [SHOPS]})
     if started:
         gateway.post("/v1/managers").respond(202, json=OPEN)
@@ -153,7 +153,7 @@ def test_a_file_without_items_starts_nothing(gateway: respx.MockRouter, crawlctl
 def test_standard_input_is_sent_while_it_comes(
     gateway: respx.MockRouter, crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that breaks later ends it: what came before stays, and the manager is not sealed."""
+    """A broken line ends the input: the earlier items remain, and the manager is not sealed."""
     taken = take(gateway)
     text = lines(*({"domain": f"d{n}"} for n in range(PAGE_ITEMS * 2))) + "broken\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

@@ -1,4 +1,4 @@
-"""``crawlctl manager plan``: a user's class in a process of its own, and what it would schedule."""
+"""``crawlctl manager plan``: a user's class in a separate process, and what it would schedule."""
 
 from __future__ import annotations
 

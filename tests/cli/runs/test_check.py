@@ -1,4 +1,4 @@
-"""``crawlctl crawler check`` over a gateway whose crawler keeps the contract, or breaks it in one
+"""``crawlctl crawler check`` with a gateway whose crawler follows the contract, or breaks it in one
 place.
 """
 
@@ -49,9 +49,8 @@ def readings(*pages: int | None) -> list[dict[str, Any]]:
 
 @dataclass
 class Shop:
-    """A gateway with one crawler.
-
-    Each question about tasks is answered by the next reading; the last one stays.
+    """A gateway with one crawler. Each request for tasks gets the next reading; the last one
+    repeats.
     """
 
     entry: dict[str, Any] = field(default_factory=lambda: ENTRY)

@@ -1,4 +1,4 @@
-"""Verbs that change something or wait: what they ask the gateway for, and their exit codes."""
+"""Verbs that change something or wait: their requests to the gateway, and their exit codes."""
 
 from __future__ import annotations
 
@@ -245,8 +245,8 @@ def test_wait_tells_the_end_by_its_exit_code(
 
 
 def test_wait_says_what_it_waits_for(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    """On the polling schedule a crawl of seconds is known to have ended a minute later; silence
-    looks like a hang.
+    """By the polling schedule, the end of a short crawl is known a minute later; without output,
+    this looks like a hang.
     """
     waits, later = (
         RUN | {"waiting": f"waiting for {age}: 4 of 4 slots in use"} for age in ("59 s", "1 min")
@@ -361,8 +361,8 @@ def test_a_stop_of_what_had_ended_keeps_no_other_from_it_and_says_so_with_its_ex
     row: dict[str, Any],
     more: tuple[str, ...],
 ) -> None:
-    """The code of docs/cli.md; one that this stop itself has ended is 0, as is the second stop of
-    one that is live.
+    """The exit code is that of docs/cli.md. It is 0 for a run that this stop itself has ended, and
+    for the second stop of a live run.
     """
     note = {"note": "It had ended already; nothing was stopped."}
     if more:

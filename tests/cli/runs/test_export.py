@@ -1,4 +1,4 @@
-"""Exports: what is shown, sending again, and a download that is there completely or not at all."""
+"""Exports: what is shown, sending again, and downloads that are complete or missing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written_to(
 def test_somebody_takes_the_name_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    """Another download of the same, say; whatever the file system can do."""
+    """Such as another download of the same file, whatever the file system supports."""
 
     def none(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")

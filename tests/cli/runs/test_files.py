@@ -1,4 +1,4 @@
-"""Files and items of a run: from where they lie, and from the archive."""
+"""Files and items of a run, read where they are and from the archive."""
 
 from __future__ import annotations
 

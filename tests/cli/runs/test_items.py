@@ -1,4 +1,4 @@
-"""``crawlctl items``: what is shown, what is written in each format, and what is said about the
+"""``crawlctl items``: what is shown, what each format contains, and what is reported about the
 rest.
 """
 

@@ -1,4 +1,4 @@
-"""Logs: as they are kept, as they grow, and what of them may reach a terminal."""
+"""Logs: as they are stored, as they grow, and what of them may reach a terminal."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_following_gives_up(
     asked: list[float] = []
 
     def patient(which: int, seconds: float) -> tuple[float, float]:
-        """The alarm is set when the first line has been printed, however long that takes."""
+        """The alarm is set when the first line was printed, however long that takes."""
         asked.append(seconds)
         return real(which, 0 if len(asked) == 1 else seconds)
 

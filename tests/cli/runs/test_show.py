@@ -1,4 +1,4 @@
-"""What the showing verbs write, in each format."""
+"""What the verbs that show something write in each format."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_run_that_somebody_stopped_looks_like_no_failure(
     ended_by: str | None,
     word: str,
 ) -> None:
-    """For people; whoever reads JSON gets what is on record."""
+    """For people; JSON contains what is on record."""
     run = COMPLETED | {"status": status, "outcome": outcome, "ended_by": ended_by}
     gateway.get("/v1/runs").mock(
         return_value=httpx.Response(200, json={"runs": [run], "next_page_token": None})
@@ -238,7 +238,7 @@ def test_a_run_that_somebody_stopped_looks_like_no_failure(
 def test_what_never_executed_has_no_log_to_poll_at(
     gateway: respx.MockRouter, crawlctl: Crawlctl, run: dict[str, object]
 ) -> None:
-    """The main task is the first by its index, whatever its id is after a resume."""
+    """The main task is the first by index, whatever its id is after a resume."""
     tasks = [TASKS[1] | {"task_index": 1}, TASKS[0] | {"task_id": 90, "task_index": 0}]
     _run_page(gateway, run)
     for started, offered in (

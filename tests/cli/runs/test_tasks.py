@@ -1,4 +1,4 @@
-"""Adding tasks: in pages, under keys that make a repeat harmless, with every wrong line named."""
+"""Adding tasks: in pages, under keys that make a repetition harmless, with every wrong line named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIVE = RUN | {"tasks": {"RUNNING": 2}}
 
 
 class Store:
-    """What a gateway keeps of added tasks: a key answers the same for ever."""
+    """What a gateway stores of added tasks: a key always gets the same answer."""
 
     def __init__(self, router: respx.MockRouter, fail_at: int | None = None) -> None:
         self.known: dict[str, list[dict[str, int]]] = {}

@@ -1,4 +1,6 @@
-"""Watching: what is told of each change, how it ends, and that a picture goes to terminals only."""
+"""Watching: what is shown of each change, how it ends, and that pictures are drawn only on
+terminals.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +238,7 @@ def _on_a_terminal(
     env: dict[str, str] | None = None,
     until: Callable[[str], bool] = lambda text: False,
 ) -> tuple[int, str]:
-    """How it ended and all that it drew; interrupted as soon as ``until`` is true of that."""
+    """Return how it ended and what it drew; interrupt it as soon as ``until`` is true of that."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "--gateway", served.url, *words]
     variables = os.environ | {"TERM": "xterm", "LINES": "24", "COLUMNS": "100"} | (env or {})

@@ -12,8 +12,8 @@ from tests.clusters.local.local_fixture import Fixture
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a starved machine takes long over a SIGKILL is for people to be told, and nothing that
-    is claimed here.
+    """People are warned when a starved machine takes long over a SIGKILL, but these tests do not
+    check this.
     """
     monkeypatch.setattr(cluster, "KILL_SECONDS", 60.0)
 

@@ -120,7 +120,7 @@ class Fixture:
         self.files = LocalFiles(self.state)
 
     def own(self) -> None:
-        """The folder of the run, as its first deployment makes it."""
+        """Return the folder of the run, as its first deployment makes it."""
         self.folder().parents[1].mkdir(parents=True)
 
     def crawler(self, code: str, **options: Any) -> CrawlerDefinition:
@@ -170,32 +170,32 @@ class Fixture:
         return seen
 
     def until_on_file(self, index: int = 0) -> Observation:
-        """Until its supervisor wrote the end and left: a poll may know the end before, from other
-        evidence.
+        """Wait until the supervisor has written the end and exited; a poll may know the end
+        earlier, from other evidence.
         """
         wait_until((self.folder(index) / "end.json").exists)
         wait_until(lambda: not self.supervisor(index).alive())
         return self.poll(index)
 
     def fill(self, count: int) -> None:
-        """Let the first ``count`` tasks take the slots, one after the other: the queue knows the
-        order of arrival.
+        """Let the first ``count`` tasks take the slots, one after the other, because the queue
+        keeps the order of arrival.
         """
         for index in range(count):
             self.deploy(SLEEP, range(index, index + 1))
             self.until(Phase.EXECUTING, index)
 
     def queue(self, index: int, code: str = SLEEP) -> None:
-        """Deploy a task that finds no slot, and wait until its supervisor stands in the queue
-        behind all others.
+        """Deploy a task that finds no free slot, and wait until its supervisor is last in the
+        queue.
         """
         self.deploy(code, range(index, index + 1))
         wait_until(lambda: (self.poll(index).reason or "").startswith("waiting: "))
         wait_until(lambda: self._is_head() or self._sleeps_in_queue(index))
 
     def _is_head(self) -> bool:
-        """Whether the one task that waits holds the turnstile; with more, the first of them
-        does.
+        """Return whether the one waiting task holds the turnstile; if several wait, whether the
+        first of them does.
         """
         if len(os.listdir(self.state / "live")) > len(os.listdir(self.state / "started")) + 1:
             return False
@@ -207,8 +207,8 @@ class Fixture:
         return False
 
     def _sleeps_in_queue(self, index: int) -> bool:
-        """A supervisor takes signals only in the queue, where it sleeps in the kernel's list of
-        waiters.
+        """Return whether the supervisor sleeps in the kernel's list of waiters, because it takes
+        signals only there.
         """
         status = Path(f"/proc/{self.supervisor(index).pid}/status").read_text()
         told = dict(line.split(":", 1) for line in status.splitlines())
@@ -216,9 +216,7 @@ class Fixture:
         return open_to_stops and told["State"].strip().startswith("S")
 
     def until_over(self, index: int = 0) -> Observation:
-        """Until it ended or is gone: which of them depends on whether process 1 has reaped the
-        zombie yet.
-        """
+        """Wait until it ended or is gone, which depends on whether process 1 has reaped the zombie."""
         wait_until(lambda: self.poll(index).phase in (Phase.ENDED, Phase.GONE))
         seen = self.poll(index)
         if seen.phase is Phase.ENDED:
@@ -226,7 +224,7 @@ class Fixture:
         return seen
 
     def start(self, code: str, **options: Any) -> None:
-        """Deploy one task and wait until its crawler says that it is ready."""
+        """Deploy one task and wait until its crawler reports that it is ready."""
         self.deploy(code, **options)
         wait_until((self.folder() / "files/ready").exists)
 
@@ -259,20 +257,20 @@ class Fixture:
         return Identity.of(found[0])
 
     def slay(self, *victims: Identity) -> None:
-        """kill -9, behind everybody's back, and wait until it is true."""
+        """Kill it with SIGKILL from outside, and wait until it is dead."""
         first, *_ = [victim.send(signal.SIGKILL) for victim in victims]
         assert first, "the others may go with it"
         wait_until(lambda: not any(victim.alive() for victim in victims))
 
     def slay_all(self) -> None:
-        """The supervisor first: nobody is left who could write the end."""
+        """Kill the supervisor first, so that nobody is left to write the end."""
         supervisor, runner, crawler = self.supervisor(), self.runner(), self.crawler_process()
         self.slay(supervisor)
         self.slay(runner, crawler)
 
     def running(self) -> list[int]:
-        """Every process that belongs to this state folder: crawlers by their environment,
-        supervisors by arguments.
+        """Return every process of this state folder: crawlers by their environment, supervisors by
+        their arguments.
         """
         mark = os.fsencode(self.state)
         found = []
@@ -290,7 +288,7 @@ class Fixture:
         return found
 
     def close(self) -> None:
-        """End everything; fail when something survives."""
+        """End everything, and fail if something survives."""
         if self.state.exists():
             for path in self.state.glob("tasks/*/*/*/spec.json"):
                 name, index, attempt = path.parent.parts[-3:]

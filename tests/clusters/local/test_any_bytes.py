@@ -1,5 +1,5 @@
-"""Whatever a crawler writes into every file, line and field that is its own: it is read, kept,
-stopped and ended.
+"""Whatever a crawler writes into its files, lines and fields, it is read and stored, and the
+crawler can be stopped.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ THINGS = st.one_of(CONTENTS, st.sampled_from(KINDS))
 
 
 def put(path: Path, thing: bytes | str) -> None:
-    """Leave this in the place of a file."""
+    """Put this in the place of a file."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -94,9 +94,7 @@ def put(path: Path, thing: bytes | str) -> None:
 
 @dataclass
 class Place:
-    """A database with one run of three tasks, and the folder of the first, of which nothing
-    executes any more.
-    """
+    """A database with one run of three tasks that have ended, and the folder of the first."""
 
     cluster: LocalCluster
     state: Path
@@ -120,7 +118,7 @@ class Place:
         )
 
     def keep(self, seen_now: list[Observation], details: list[Details]) -> None:
-        """Commit what was read, and read all of it again."""
+        """Commit what was read, and read it all again."""
         store, fence = self.harness.store, self.fence
         self.harness.stage(fence, seen_now)
         store.polls.save_details(fence, details)

@@ -1,4 +1,4 @@
-"""What wakes whoever waits for arrivals, and what does not."""
+"""What wakes those who wait for arrivals, and what does not."""
 
 from __future__ import annotations
 

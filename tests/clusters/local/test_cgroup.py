@@ -1,5 +1,5 @@
-"""Where control groups are looked for, and what is written into them: over folders that stand in
-for the kernel's.
+"""Where control groups are found and what is written into them, with folders in place of the
+kernel's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEW |= {"cgroup.kill": "", "cpu.max": "max 100000"}
 
 
 class Kernel:
-    """A tree of folders that fills and clears groups as the kernel does."""
+    """Folders that fill and clear groups as the kernel does."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "sys"
@@ -245,7 +245,7 @@ def test_a_half_made_group_is_taken_away_again(kernel: Kernel) -> None:
 
 
 def test_a_real_group_takes_in_and_ends_what_hides() -> None:
-    """Without limits, which need a controller: what the kernel does in any group of version 2."""
+    """Without limits, which need a controller: what the kernel does in any version 2 group."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     group = Group(
         os.path.join(

@@ -1,5 +1,5 @@
-"""Deployment: at most once, whoever tries, whenever somebody dies; and what the crawler is
-given.
+"""Deployment happens at most once, whoever tries and whenever a process dies. Also: what the
+crawler gets.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ os.rename(os.environ["CRAWL_FILES_DIR"] + "/seen.tmp", os.environ["CRAWL_FILES_D
 
 
 def starts(fixture: Fixture, index: int = 0) -> int:
-    """How often it was started, a moment after the first time."""
+    """Return how often it was started, a moment after the first time."""
     path = fixture.folder(index) / "files/starts"
     wait_until(lambda: path.exists() and path.read_text())
     time.sleep(0.3)
@@ -58,7 +58,7 @@ def seen_by_crawler(fixture: Fixture) -> dict[str, object]:
 
 
 def _meet(barrier: Barrier) -> None:
-    """In a process of the pool: where all of them begin together."""
+    """Wait in a process of the pool until all of them can begin together."""
     global together
     together = barrier
 
@@ -186,7 +186,7 @@ def test_what_can_never_work_is_refused(
 
 
 def test_what_cannot_be_executed_ends_as_such(fixture: Fixture, tmp_path: Path) -> None:
-    """The interpreter vanishes between deployment and start."""
+    """The interpreter disappears between deployment and start."""
     fixture.deploy(SLEEP)
     (fixture.folder(1) / "files").mkdir(parents=True)
     spec = json.loads((fixture.folder() / "spec.json").read_text())

@@ -1,4 +1,4 @@
-"""A crawler that fills the disk: its end is on record, and says so."""
+"""A crawler that fills the disk: its end is on record, with this reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_full_disk_keeps_the_evidence(tmp_path: Path) -> None:
 
 
 def test_a_supervisor_that_cannot_say_why_it_did_not_start(tmp_path: Path) -> None:
-    """On a full disk it cannot write its log either."""
+    """On a full disk, it cannot write its log either."""
     fixture = Fixture(tmp_path, cgroup_setting="off", python="/bin/false")
     with pytest.raises(ClusterUnavailable, match=f"exit 1.*is the disk of {fixture.state} full"):
         fixture.deploy("pass")
@@ -56,8 +56,8 @@ def test_a_supervisor_that_cannot_say_why_it_did_not_start(tmp_path: Path) -> No
 
 
 def test_room_that_somebody_took_away_or_replaced_is_never_written_to(tmp_path: Path) -> None:
-    """The crawler owns the folder; what it put in the place of the name is not ours to write to or
-    to believe.
+    """The crawler owns the folder. What it put in place of the name must not be written to or
+    trusted.
     """
     (tmp_path / "victim").write_text("as it was")
     for replaced in (False, True):

@@ -1,4 +1,4 @@
-"""What statistics report beside counters: the fields of items, and refused requests."""
+"""What statistics report in addition to counters: the fields of items, and refused requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that hold something else than we wrote, and folders that cannot be read."""
+"""Files with contents that we did not write, and folders that cannot be read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.run_refs import run_ref
 
 
 def bounded(seen: Observation) -> None:
-    """Every column of a row takes what was seen, and the sum over all tasks of a run takes every
-    counter.
+    """Check that every column accepts what was read, and the sum over all tasks of a run accepts
+    every counter.
     """
     told = {**asdict(seen), **asdict(seen.counters), **(asdict(seen.end) if seen.end else {})}
     for name, value in told.items():
@@ -104,9 +104,7 @@ def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(fixture: Fixture) -> None:
-    """As when its disk is not mounted: nothing is concluded from it, and nothing takes its
-    place.
-    """
+    """As when its disk is not mounted: nothing is concluded, and nothing is created in its place."""
     fixture.start(POLITE)
     tasks, away = fixture.state / "tasks", fixture.state / "tasks.away"
     tasks.rename(away)

@@ -1,6 +1,4 @@
-"""Crawlers that put something else where our files and folders belong: it is theirs alone, and they
-can be stopped.
-"""
+"""Crawlers that replace our files and folders harm only themselves, and can be stopped."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def place(fixture: Fixture, level: str) -> Path:
 
 
 def put(path: Path, kind: str) -> None:
-    """Something else where the folder was."""
+    """Put something else in the place of the folder."""
     path.rename(path.with_name(f"{path.name}.away"))
     if kind == "file":
         path.touch()
@@ -85,7 +83,7 @@ def known(fixture: Fixture, index: int = 0) -> TaskRef:
 
 @pytest.fixture
 def watched(fixture: Fixture) -> Iterator[Callable[[], list[int]]]:
-    """An observer of everything, and what it told."""
+    """An observer of everything, and its reports."""
     told: list[int] = []
     over = threading.Event()
     observer = LocalObserver(fixture.state)
@@ -148,9 +146,7 @@ def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
 def test_a_kill_by_name_is_no_stop_before(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A supervisor that is told to end passes the stop signal on, to a crawler that still lives
-    then.
-    """
+    """A supervisor that is asked to end passes the stop signal on to a crawler that is still alive."""
     signals = fixture.state / "signals"
     fixture.start(POLITE.replace('files + "/signals"', repr(str(signals))))
     task, supervisor = known(fixture), fixture.supervisor()
@@ -414,9 +410,7 @@ print("after", flush=True)
 
 
 def test_who_holds_the_pipe_open_holds_no_end_up(fixture: Fixture) -> None:
-    """A grandchild in a session of its own prints on and on; the crawler's own last words are
-    there.
-    """
+    """A grandchild in its own session keeps printing; the crawler's own last output is there."""
     fixture.deploy("""
 import os, sys, time
 if os.fork() == 0:

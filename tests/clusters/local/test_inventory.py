@@ -1,4 +1,4 @@
-"""What the local cluster's inventory finds although folders and processes say different things."""
+"""What the local cluster's inventory finds when folders and processes disagree."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def marked(files: Path) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def straggler(state: Path, cluster: LocalCluster) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that carries the marks of task 41 (run 7, index 3, attempt 2)."""
+    """A process with the environment of task 41 (run 7, index 3, attempt 2)."""
     files = folder_of(state, 7, 3, 2) / "files"
     files.mkdir(parents=True)
     process = marked(files)

@@ -1,6 +1,4 @@
-"""kill -9 behind our back, at every process and in every state: what the polls say is what
-happened.
-"""
+"""SIGKILL from outside, at every process and in every state: polls find what happened."""
 
 from __future__ import annotations
 
@@ -111,7 +109,7 @@ def test_a_waiting_supervisor(make_fixture: Callable[..., Fixture]) -> None:
 
 
 def test_the_supervisor_while_it_starts_the_crawler(fixture: Fixture) -> None:
-    """Whatever moment it dies in: afterwards nothing runs, or it runs and is seen running."""
+    """Whenever it dies, either nothing runs afterwards, or it runs and is seen running."""
     for index in range(5):
         fixture.deploy(SLEEP, range(index, index + 1))
         time.sleep(0.0015 * index)
@@ -133,7 +131,7 @@ def test_the_supervisor_while_it_starts_the_crawler(fixture: Fixture) -> None:
 
 
 def _argument(fixture: Fixture, index: int) -> bytes:
-    """In the argument vector of the task's supervisor, and of its fork until that executes the
+    """It is in the arguments of the task's supervisor, and of its fork until that executes the
     crawler.
     """
     return b"\0" + os.fsencode(fixture.folder(index)) + b"\0"
@@ -152,7 +150,7 @@ def _told(pid: int, name: str) -> bytes:
 
 
 def test_whoever_deployed_it(fixture: Fixture) -> None:
-    """The process that deployed dies at once; the crawl goes on and its end is known."""
+    """The deploying process dies at once; the crawl continues, and its end is recorded."""
     script = (
         "import sys, os; sys.path[:0] = [sys.argv[1]]\n"
         "from pathlib import Path; from tests.clusters.local.local_fixture import Fixture\n"
@@ -169,7 +167,9 @@ def test_whoever_deployed_it(fixture: Fixture) -> None:
 
 
 def test_a_zombie_has_ended(fixture: Fixture) -> None:
-    """The supervisor is dead and nobody reaps the crawler (here: we are its parent and do not)."""
+    """The supervisor is dead and nobody reaps the crawler (here, its parent is this process, which
+    does not).
+    """
     fixture.start(COUNTING)
     fixture.slay(fixture.supervisor())
     fixture.cluster.kill(run_ref(RUN), fixture.ref())

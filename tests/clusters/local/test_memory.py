@@ -1,5 +1,5 @@
-"""The memory limit of a task, with crawlers that really allocate: by the kernel where it lets us,
-and watched.
+"""The memory limit of a task, with crawlers that really allocate: by the kernel where possible,
+else by watching.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def kernel(make_fixture: Callable[..., Fixture]) -> Iterator[Fixture]:
 
 
 def groups(fixture: Fixture) -> list[str]:
-    """The cgroups of the fixture's task that exist."""
+    """Return the existing cgroups of the fixture's task."""
     spec = fixture.folder() / "spec.json"
     if not spec.exists():
         return []
@@ -132,7 +132,7 @@ def test_over_the_limit_is_out_of_memory(fixture: Fixture, code: str) -> None:
 def test_processes_that_go_while_memory_is_read_are_not_counted_for_those_they_shared_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Four share 60: each is asked after another has ended, and has the larger part of it."""
+    """Four processes share 60. Each is read after another has ended, and then has a larger share."""
     mebi = 2**20
     shares, alive = iter([15 * mebi, 20 * mebi, 30 * mebi, 60 * mebi]), [1, 2, 3, 4]
 
@@ -150,7 +150,7 @@ def test_processes_that_go_while_memory_is_read_are_not_counted_for_those_they_s
 def test_a_family_that_never_keeps_still_is_not_over_the_limit_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """But a single process that never changes is, and so is a family of which the exact sum is over
+    """But a single process that never changes is, and so is a process tree whose exact sum is over
     it.
     """
     born = iter(range(100))
@@ -164,13 +164,13 @@ def test_a_family_that_never_keeps_still_is_not_over_the_limit_for_it(
 
 @pytest.fixture
 def nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A supervisor that is stopped stands for a slow one."""
+    """A stopped supervisor stands for a slow one."""
     monkeypatch.setattr(cluster, "wake_supervisors", lambda tasks: None)
 
 
 @pytest.mark.usefixtures("nobody_wakes")
 def test_a_slow_supervisor_hides_no_kill_for_memory(make_fixture: Callable[..., Fixture]) -> None:
-    """It says why before it kills; a poll that comes before the end is on file reads that."""
+    """It writes the reason before it kills; a poll before the end is on file reads that."""
     fixture = make_fixture(cgroup_setting="off")
     fixture.start(UNTIL_GO + GROW, memory="80Mi")
     fixture.supervisor().send(signal.SIGSTOP)

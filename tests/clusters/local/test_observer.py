@@ -1,5 +1,5 @@
-"""The observer of the local cluster, when what it watches is killed, hidden, foreign or of another
-build.
+"""The observer of the local cluster, when what it watches is killed, hidden, foreign or from
+another build.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def told(fixture: Fixture) -> Iterator[Told]:
 
 
 def a_whole_turn(told: Told) -> None:
-    """Until the observer has gone through a turn that began after now: it says how it is at the end
-    of each.
+    """Wait until the observer has completed a turn that began after now; it reports its state at
+    the end of each turn.
     """
     for _ in range(2):
         seen = told.observer.health()
@@ -79,7 +79,7 @@ def test_a_mark_lives_as_long_as_its_task(fixture: Fixture) -> None:
 def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_poll_sees_them(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each once, and not before: whoever is told polls once, in the thread of the observer."""
+    """Each is reported once, and not earlier: the recipient polls once, in the observer's thread."""
     # It reads once, and then when the kernel tells something.
     monkeypatch.setattr(observer, "CHECK_S", 1e6)
     seen: list[Phase] = []
@@ -198,7 +198,7 @@ def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(
 def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two readings of one poll, and of one turn of the observer."""
+    """It begins between two readings of one poll, and of one turn of the observer."""
     fixture.fill(1)
     crawler = fixture.crawler_process()
     hidden = {
@@ -276,7 +276,9 @@ def test_foreign_names_and_marks_without_a_task_do_no_harm(
 def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
     fixture: Fixture, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who deployed was killed between the mark and the supervisor; the next try comes late."""
+    """The deploying process was killed between the mark and the supervisor, and the next try is
+    late.
+    """
     with monkeypatch.context() as patch:
         patch.setattr(observer, "STALE_S", 0.3)
         told.after(lambda: liveness_marks.begin(str(fixture.state / liveness_marks.LIVE / NAME)))
@@ -320,8 +322,8 @@ def test_garbage_in_the_folder_hides_no_end(fixture: Fixture, told: Told) -> Non
 def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
     make_fixture: Callable[..., Fixture], tmp_path: Path
 ) -> None:
-    """Two processes begin in an empty folder; what the observer makes does not say that tasks were
-    ever there.
+    """Two processes begin in an empty folder. What the observer creates does not suggest that tasks
+    ever existed.
     """
     told = Told(LocalObserver(tmp_path / "state"))
     with told.watching():
@@ -365,7 +367,7 @@ def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(fixture: Fixture) -> N
 
 
 def test_watching_is_cheap(fixture: Fixture) -> None:
-    """No work that grows with ended runs: their folders are never opened."""
+    """The work does not grow with ended runs, because their folders are never opened."""
     for run in range(100, 300):
         (fixture.state / liveness_marks.ENDED / task_name(run_ref(run), 0, 1)).touch()
     (fixture.state / "tasks").rmdir()

@@ -1,4 +1,4 @@
-"""Crawlers that take their own folder away: each of them executed, and its record says so."""
+"""Crawlers that remove their own folder: the record of each shows that it executed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WAYS = {
 
 
 def recorded(seen: Observation) -> Change:
-    """What becomes of a task that no poll had seen before."""
+    """Return what is recorded of a task that no poll had seen before."""
     task = TaskState(1000, 0, 1, TaskStatus.PENDING, seen.observed_at, uid="ours")
     change = reconcile(task, replace(seen, uid=None), None, due_at=seen.observed_at)
     assert change is not None
@@ -53,7 +53,7 @@ def recorded(seen: Observation) -> Change:
 
 
 def over(fixture: Fixture, code: str) -> Observation:
-    """Its end, as the first look after it sees it: nobody polled before."""
+    """Return its end, as the first poll after it sees it."""
     (deployed,) = fixture.deploy(HOME + code)
     wait_until(lambda: not fixture.running())
     [seen] = fixture.cluster.poll(
@@ -79,7 +79,7 @@ def test_it_ended_as_its_supervisor_saw_and_no_second_begins(fixture: Fixture, w
 
 
 def begins_no_second(fixture: Fixture, code: str) -> None:
-    """For who lost the answer to the deployment, and deploys again."""
+    """Check that a second deployment, after the response to the first was lost, starts nothing."""
     (again,) = fixture.deploy(HOME + code)
     wait_until(lambda: not fixture.running())
     assert again.state == "existing"

@@ -1,4 +1,4 @@
-"""A poll of a few tasks of a run: what it reads does not grow with the run."""
+"""A poll of a few tasks of a run reads no more when the run is larger."""
 
 from __future__ import annotations
 

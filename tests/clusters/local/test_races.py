@@ -1,6 +1,4 @@
-"""Moments between two system calls, forced: whoever comes in between, nothing is lost and nothing
-is made up.
-"""
+"""Races between two system calls, forced by tests: nothing is lost and nothing is made up."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ time.sleep(300)
 def test_a_child_that_was_left_while_processes_were_listed_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parent was in the list and has ended before anybody read it; it came too late for the
+    """Its parent was in the list and ended before it was read; the child came too late for the
     list.
     """
     marks = files.marks(77, "a", 1, str(tmp_path))
@@ -81,7 +79,7 @@ def test_a_child_that_was_left_while_processes_were_listed_is_found(
 def test_one_that_ends_while_it_is_asked_is_no_stranger(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch, file: str, then: str
 ) -> None:
-    """The kernel takes arguments and environment from a process before its number."""
+    """The kernel removes a process's arguments and environment before its number."""
     fixture.deploy("pass")
     fixture.until_on_file()
     nameless = subprocess.Popen(["/bin/sleep", "300"])  # its arguments say nothing of the task
@@ -113,9 +111,7 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
 
 
 def test_a_crawler_that_has_not_made_its_group_yet_is_killed(fixture: Fixture) -> None:
-    """Its supervisor opened the gate and was killed before the fork had its first moment of
-    time.
-    """
+    """Its supervisor opened the gate, and was killed before the fork had executed."""
     fixture.deploy("pass")
     fixture.until_on_file()
     (fixture.folder() / "end.json").unlink()
@@ -137,7 +133,7 @@ def test_a_crawler_that_has_not_made_its_group_yet_is_killed(fixture: Fixture) -
 def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was killed still has to be given the time to go, and a starved machine has none."""
+    """A killed process still needs time to disappear, which a starved machine delays."""
     fixture.deploy("pass")
     fixture.until_on_file()
     rounds = 0
@@ -160,7 +156,7 @@ def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
 def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends between two questions of one poll; its own summary is there already, the end a moment
+    """It ends between two reads of one poll: its own summary is there, and the end follows a moment
     later.
     """
     fixture.start(POLITE)
@@ -191,8 +187,8 @@ def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
 def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other threads may hold them all for a moment; the kernel says so before it looks for the
-    file.
+    """Other threads may hold all descriptors for a moment; the kernel reports this before it looks
+    for the file.
     """
 
     def no_more(*_: object, **__: object) -> int:
@@ -210,7 +206,7 @@ def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
 def test_a_folder_that_is_taken_away_during_a_poll_is_gone_and_nothing_else(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:
-    """By retention, say, in one step: what is not found from then on is no evidence of anything."""
+    """Retention removes it in one step, for example: what is missing from then on is no evidence."""
     [deployed] = fixture.deploy("pass")
     fixture.until_on_file()
     if phase is Phase.GONE:
@@ -253,7 +249,7 @@ def test_a_folder_that_is_taken_away_during_a_poll_is_gone_and_nothing_else(
 def test_a_kill_of_the_kernel_that_another_poll_writes_down_meanwhile_is_told(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It removes the group then: whoever asks for the one and then for the other must find one of
+    """The other poll removes the group. Whoever reads first one and then the other must find one of
     them.
     """
     fixture.deploy("pass")
@@ -294,7 +290,7 @@ def test_a_kill_of_the_kernel_that_another_poll_writes_down_meanwhile_is_told(
 def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_removed(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A supervisor that took its folder for removed would not write the end."""
+    """If a supervisor thought that its folder was removed, it would not write the end."""
     fixture.deploy("pass")
     fixture.until_on_file()
     tasks, away = fixture.state / "tasks", fixture.state / "away"
@@ -321,7 +317,7 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
 def test_two_deployments_find_the_same_garbage(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second to clear it away must leave the spec of the first where it is."""
+    """The second deployment must not remove the spec of the first."""
     fixture.own()
     (fixture.folder() / "files").mkdir(parents=True)
     (fixture.folder() / "spec.json").write_text('{"uid": "x", "argv"')
@@ -342,9 +338,7 @@ def test_two_deployments_find_the_same_garbage(
 def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two deployments of one task begin its log: the second made it just after the first had freed
-    the name.
-    """
+    """Two deployments create a task's log: the second one just after the first had freed the name."""
     (tmp_path / "log").write_text("of somebody before")
     free = SafeDirectory.set_aside
 
@@ -377,7 +371,7 @@ def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(
 def test_a_signal_is_sent_also_where_python_or_the_kernel_has_no_pidfd(
     monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    """Pythons of uv, which `uvx` brings, are built without it."""
+    """uv's Pythons, which `uvx` uses, are built without it."""
 
     def absent(pid: int) -> int:
         raise kind("no pidfd here")

@@ -1,5 +1,5 @@
-"""The database is put back to a copy while a crawl executes: the next run gets its number, and
-never its crawl.
+"""The database is restored from a copy while a crawl executes: the next run gets its number, but
+not its crawl.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ time.sleep(300)
 
 
 class Stand:
-    """A database on file beside a local cluster."""
+    """A database file and a local cluster."""
 
     def __init__(self, folder: Path) -> None:
         self.file, self.copy = folder / "lifecycle.db", folder / "copy.db"
@@ -66,7 +66,7 @@ class Stand:
         return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
     def begun(self) -> tuple[Fence, TaskRef]:
-        """A crawl that executes, of a run that is younger than the copy."""
+        """An executing crawl of a run that is newer than the copy."""
         self.back_up()
         fence = self.run("before")
         self.deploy(fence)

@@ -1,4 +1,4 @@
-"""Old runs are removed, and nothing else ever is."""
+"""Old runs are removed, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITE = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/x', 'w').close()"
 
 
 def age(fixture: Fixture, days: float, index: int = 0) -> None:
-    """Let the end of a task be so old."""
+    """Make the end of a task this old."""
     when = time.time() - days * DAY
     os.utime(fixture.folder(index) / "end.json", (when, when))
 
@@ -156,7 +156,7 @@ def test_a_cleaning_that_is_killed_between_two_steps_leaves_nothing_behind(
 def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
     ended: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An archive of some of them would take the place of one of all."""
+    """Otherwise an archive of some files would replace one of all files."""
     for index in range(2):
         (ended.folder(index) / "files").mkdir(parents=True, exist_ok=True)
         (ended.folder(index) / "end.json").write_text("{}")
@@ -184,8 +184,8 @@ def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
 def test_two_cleanings_remove_the_same_things(
     ended: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the one is about to remove, the other has just removed; neither gives up, and nobody
-    is told of it.
+    """What one cleaning is about to remove, the other has just removed; neither gives up or reports
+    this.
     """
     age(ended, 99)
     unlink, rmdir, others = os.unlink, os.rmdir, iter([False, True] * 99)
@@ -210,7 +210,7 @@ def test_two_cleanings_remove_the_same_things(
 def test_the_trash_is_emptied_while_a_run_is_put_aside(
     ended: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another cleaning waits for the run to be there as a whole."""
+    """Another cleaning waits until the run has been moved completely."""
     age(ended, 99)
     really = os.makedirs
     other = threading.Thread(target=ended.cluster.remove_old, args=(DAY,))

@@ -1,4 +1,4 @@
-"""The queue: slots, order, and what waits."""
+"""The queue: slots, order, and waiting tasks."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ with open(os.environ["CRAWL_STATE_DIR"] + "/../../order", "a") as file:
 
 
 def test_runs_of_the_same_priority_take_turns(make_fixture: Callable[..., Fixture]) -> None:
-    """One run has queued all its tasks when another one comes with a few."""
+    """One run has queued all its tasks when another one adds a few."""
     fixture = make_fixture(slots=1)
     fixture.fill(1)
     for index in range(1, 13):
@@ -153,7 +153,7 @@ def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(
 def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(
     make_fixture: Callable[..., Fixture],
 ) -> None:
-    """It has no slot of its own to hold: what hides from us would hold it for ever."""
+    """It holds no slot of its own, because a hidden process would hold it for ever."""
     fixture = make_fixture(slots=1)
     fixture.fill(1)
     fixture.queue(1)

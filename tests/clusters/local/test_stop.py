@@ -1,4 +1,4 @@
-"""Stopping: one signal, then force, wherever the crawler hid."""
+"""Stopping: one signal, then force, wherever the crawler hides."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def test_after_the_grace_it_is_forced_with_everything_it_started(fixture: Fixtur
 def test_nothing_leaves_the_tree_whatever_it_hides(
     make_fixture: Callable[..., Fixture], way: str
 ) -> None:
-    """A double fork with a session of its own and an empty environment, where no cgroup holds
-    it.
-    """
+    """A double fork with its own session and an empty environment, without a cgroup to hold it."""
     fixture = make_fixture(slots=1, cgroup_setting="off")
     fixture.start(ESCAPED + UNTIL_TOLD, stop_grace_s=0.5)
     hidden = daemon(fixture)
@@ -114,8 +112,8 @@ def test_nothing_leaves_the_tree_whatever_it_hides(
 
 
 def test_a_forged_supervisor_leads_to_nobody_elses_processes(fixture: Fixture) -> None:
-    """The crawler owns its folder and writes another process's number where its supervisor's
-    was.
+    """The crawler owns its folder, and writes another process's number in place of its
+    supervisor's.
     """
     fixture.deploy("pass")
     fixture.until_on_file()
@@ -164,8 +162,8 @@ def test_a_kill_gets_past_a_frozen_supervisor(fixture: Fixture) -> None:
 
 
 def test_a_stop_reaches_a_task_whose_start_was_interrupted(fixture: Fixture) -> None:
-    """The folder is there, the supervisor is not: once it starts, it finds the stop and never
-    executes.
+    """The folder exists, but not the supervisor: once that starts, it finds the stop and executes
+    nothing.
     """
     fixture.deploy("import os; open(os.environ['CRAWL_FILES_DIR'] + '/ran', 'w')")
     fixture.until(Phase.ENDED)

@@ -1,4 +1,4 @@
-"""Supporting files of tasks as they lie there, with a crawler that puts anything there."""
+"""Supporting files of tasks where they were written, with a crawler that writes anything there."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def test_what_is_no_regular_file_is_left_out(home: Path, here: LocalFiles) -> No
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_a_folder_that_leads_elsewhere_is_none(home: Path, here: LocalFiles, level: int) -> None:
-    """``files``, the attempt, the index and the run, each replaced by a link to itself moved
-    away.
-    """
+    """``files``, attempt, index and run are each moved away, and replaced by a link."""
     place = [home, *home.parents][level]
     place.rename(home.parents[4] / "moved")
     place.symlink_to(home.parents[4] / "moved")

@@ -1,4 +1,4 @@
-"""Whose user a crawler is, and what it can read of ours."""
+"""The user as whom a crawler runs, and what it can read of ours."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_program_that_the_user_cannot_execute_ends_as_such(public: Path) -> No
 
 @needs_root
 def test_folders_that_the_service_made_let_the_user_pass_and_no_others(public: Path) -> None:
-    """A service begins with umask 077, which closes the parents that it makes as well."""
+    """A service starts with umask 077, which also applies to the parent folders that it creates."""
     os.umask(0o077)
     state = public / "made" / "by us" / "state"
     LocalCluster(state, 1, run_as="nobody")
@@ -176,7 +176,9 @@ def test_what_cannot_be_is_refused_with_the_fix(
 
 @needs_root
 def test_a_hidden_process_is_not_read_by_its_own_user(public: Path) -> None:
-    """Environment, memory and files: what the kernel opens to a debugger of the same user."""
+    """Environment, memory and files: everything that the kernel shows to a debugger of the same
+    user.
+    """
     shutil.copy(child.__file__, public / "own.py")
     (public / "own.py").chmod(0o644)
     code = f"import sys; sys.path.insert(0, {str(public)!r}); import own; print(own.hide_environment(), flush=True)"

@@ -1,6 +1,4 @@
-"""Crawlers that turn against what watches them, their supervisor and runner: no task that ended
-keeps a slot.
-"""
+"""Crawlers that attack their supervisor and runner: no ended task keeps a slot."""
 
 from __future__ import annotations
 
@@ -64,8 +62,8 @@ def test_the_audit_frees_the_slot_of_a_run_that_nobody_polls_at(
 
 
 def test_the_audit_ends_a_supervisor_that_hangs(make_fixture: Callable[..., Fixture]) -> None:
-    """A process of the same user may take every file from it: it can write no end, and nobody can
-    give that back.
+    """A process of the same user may close all its files: it cannot write an end, and nobody can
+    repair this.
     """
     ahead = timedelta(0)
     fixture = make_fixture(slots=1, clock=lambda: datetime.now(UTC) + ahead)
@@ -138,7 +136,7 @@ def test_a_kill_ends_a_supervisor_that_is_stopped_again_and_again(
     really = Identity.send
 
     def send(self: Identity, number: int) -> bool:
-        """Somebody stops it the moment after everything that is sent to it."""
+        """Somebody stops the process just after every signal to it."""
         return really(self, number) and (
             self != supervisor or number == signal.SIGKILL or really(self, signal.SIGSTOP)
         )
@@ -150,8 +148,8 @@ def test_a_kill_ends_a_supervisor_that_is_stopped_again_and_again(
 
 
 def test_what_hides_from_us_holds_no_slot(make_fixture: Callable[..., Fixture]) -> None:
-    """A daemon without a trace, whose crawler killed all who watch it, is nobody's: but it keeps
-    nobody waiting.
+    """A daemon without a trace, whose crawler killed its supervisor and runner, belongs to nobody,
+    and blocks nobody.
     """
     fixture = make_fixture(slots=1)
     killer = (

@@ -1,4 +1,4 @@
-"""Real crawlers that fail on the local cluster: what the database says of them afterwards."""
+"""Real crawlers that fail on the local cluster: what the database says about them afterwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAKE = "print('Traceback (most recent call last):\\n  File x\\nKeyError: 1', flu
 
 
 def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
-    """The run and its task after a whole life: real processes, activities and database."""
+    """The run and its task at the end of their life, with real processes, activities and database."""
     url = make_tables(f"sqlite:///{folder / 'state.db'}")
     fixture = Fixture(folder)
     store, cluster = open_store(url, pool_size=1), fixture.cluster

@@ -1,4 +1,4 @@
-"""The same handful of gestures over all clusters, so that one suite speaks about each of them."""
+"""The same operations on all clusters, so that one suite tests each of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ STATISTICS = {"item_scraped_count": 2, "mine": 0.5}
 
 
 class Both(Cluster, Deployer, Protocol):
-    """What the suite needs of a cluster."""
+    """What the suite needs from a cluster."""
 
     kind: str
 
@@ -91,7 +91,7 @@ class Harness:
         return {}
 
     def change_project(self) -> None:
-        """Change the code that later tasks execute, where it is a folder."""
+        """Change the code that later tasks execute, if it is a folder."""
 
     def now(self) -> datetime:
         raise NotImplementedError
@@ -101,7 +101,7 @@ class Harness:
         raise NotImplementedError
 
     def finish(self, index: int = 0) -> None:
-        """Let a task that executes come to its own good end."""
+        """Let an executing task finish normally."""
         raise NotImplementedError
 
     def break_it(self) -> None:
@@ -136,7 +136,7 @@ class Harness:
         attempt: int = 1,
         record: Mapping[str, object] | None = None,
     ) -> list[DeployedTask]:
-        """Deploy; where tasks compete for the one slot, the lowest gets it."""
+        """Deploy; if tasks compete for the only slot, the lowest index gets it."""
         return self.cluster.deploy(
             replace(self.deployment(tasks, attempt), record=record or {}), self.crawler(seconds)
         )
@@ -145,22 +145,18 @@ class Harness:
         return TaskRef(100 * attempt + index, index, attempt)
 
     def missed(self, uid: str) -> TaskRef:
-        """A task with this uid that was looked for long enough to be gone."""
+        """Return a task with this uid that was missing long enough to count as gone."""
         return replace(self.ref(), uid=uid)
 
     def never_ran(self, index: int) -> None:
-        """A waiting task that was asked to end has ended without ever executing: poll until that is
-        proved.
-        """
+        """Poll until it is proved that a waiting task that was asked to end has never executed."""
         seen = self.until(Phase.ENDED, index)
         assert seen.end is not None
         assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("Cancelled", None, None)
         assert seen.started_at is None
 
     def until_saturated(self, index: int) -> None:
-        """Poll until the task says that it waits for room; at first it may not have come to the
-        queue yet.
-        """
+        """Poll until the task waits for a slot; it may not have reached the queue yet."""
         deadline = time.monotonic() + WAIT_S
         while not re.search(
             self.saturated, (seen := self.until(Phase.WAITING, index)).reason or ""
@@ -187,7 +183,7 @@ class Harness:
         return seen
 
     def until_counted(self, index: int = 0) -> None:
-        """Poll until the task has counted something, where that can be seen."""
+        """Poll until the task has counted something, where this is visible."""
         if not self.logs:
             self.until(Phase.EXECUTING, index)
             return
@@ -198,9 +194,8 @@ class Harness:
 
 
 class LocalHarness(Harness):
-    """Real processes.
-
-    This crawler is a command and ends with 0, which is told where its own runner told it.
+    """Real processes. This crawler is a command that exits with 0, so its outcome is known only
+    where the runner reports it.
     """
 
     stopped = 0
@@ -255,7 +250,7 @@ class LocalHarness(Harness):
 
 
 class SpoolHarness(LocalHarness):
-    """The kind of cluster in ``examples/``, put together as any process does it."""
+    """The kind of cluster in ``examples/``, composed like in any process."""
 
     names_code = False
 
@@ -272,7 +267,7 @@ class SpoolHarness(LocalHarness):
 
 
 class FakeHarness(Harness):
-    """Memory and a clock that is turned by hand; the second and later tasks wait, as with one
+    """Memory and a clock that is advanced by hand; the second and later tasks wait, as with one
     slot.
     """
 

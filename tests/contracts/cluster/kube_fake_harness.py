@@ -1,4 +1,4 @@
-"""Kubernetes on the fake API server: its one node has room for one pod, and this harness is its
+"""Kubernetes on the fake API server: its only node has room for one pod, and this harness is its
 kubelet.
 """
 
@@ -61,7 +61,7 @@ class FakeKubernetesHarness(KubernetesHarness):
         super().until_nothing_lives()
 
     def _play(self) -> None:
-        """What the scheduler and the kubelet do by now."""
+        """Do what the scheduler and the kubelet would have done by now."""
         jobs = {
             owner["uid"]: owner["name"]
             for pod in self.server.pods()

@@ -1,7 +1,4 @@
-"""Kubernetes behind the harness.
-
-Where the pods come from is for the subclasses to say: kwok, or the fake server.
-"""
+"""Kubernetes for the harness. Subclasses decide where pods come from: kwok, or the fake server."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from tests.support.run_refs import run_ref
 
 
 class Both(KubernetesCluster):
-    """Cluster and deployer in one, as the harness wants them."""
+    """Cluster and deployer in one object, as the harness needs them."""
 
     def __init__(self, api: Api, root: Path, settings: ClusterSettings) -> None:
         super().__init__(api)
@@ -62,7 +59,7 @@ FINISHED, SHUTDOWN = summary("finished", 0), summary("shutdown", 11)
 def scripted(
     name: str = "books", resources: Resources | None = None, **script: str
 ) -> CrawlerDefinition:
-    """A crawler that does what kwok is told by these variables."""
+    """A crawler that does what these variables tell kwok."""
     return CrawlerDefinition(
         name,
         CrawlerKind.COMMAND,
@@ -75,7 +72,7 @@ def scripted(
 
 
 def crawler(seconds: float, **env: str) -> CrawlerDefinition:
-    """A crawler whose pod kwok ends after so long, and at once when it is stopped."""
+    """A crawler whose pod kwok ends after this time, and at once when it is stopped."""
     ends = seconds < LONG
     script = {
         "KWOK_EXIT_CODE": "0",
@@ -119,7 +116,7 @@ class KubernetesHarness(Harness):
         time.sleep(0.1)
 
     def finish(self, index: int = 0) -> None:
-        """The node's word that the container came to a good end."""
+        """Let the node report that the container ended normally."""
         now = self.now().isoformat(timespec="seconds").replace("+00:00", "Z")
         ended = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
         terminated = {"terminated": {**ended, "message": summary("finished", 0)}, "running": None}
@@ -135,9 +132,7 @@ class KubernetesHarness(Harness):
         return replace(self.ref(), uid=uid, missed_at=self.now() - timedelta(seconds=31))
 
     def never_ran(self, index: int) -> None:
-        """A Job without a pod is gone for good when it was deleted, and there is nothing that could
-        have ended.
-        """
+        """A deleted Job without a pod is gone for good, because nothing could have executed."""
         uid = self._uids[index]
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -176,7 +171,7 @@ class KubernetesHarness(Harness):
             self.settle()
 
     def signals(self, index: int = 0) -> int:
-        """Whether a pod on a node was asked to end; how often nobody knows but the crawler."""
+        """Return whether a pod on a node was asked to end; only the crawler knows how often."""
         api = self.cluster.api
         pods = json.loads(
             api.get(api.pods_path(), labelSelector=f"crawler-lifecycle/task={index}")

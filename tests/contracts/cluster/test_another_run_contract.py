@@ -1,5 +1,5 @@
-"""A database that was restored gives a number out again: what bears the uid of another run is never
-taken for ours.
+"""A restored database assigns a number again: what has the uid of another run is never taken for
+ours.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LATER = RunRef(RUN, "f" * 32)
 
 
 def test_a_deployment_adopts_nothing(harness: Harness) -> None:
-    """Where the uid is in its name it goes on beside the other; elsewhere it is put off, in
-    words.
+    """If the uid is part of its name, it is created next to the other; elsewhere it is deferred
+    with a reason.
     """
     [before] = harness.deploy()
     harness.until(Phase.EXECUTING)
@@ -45,7 +45,7 @@ def test_a_deployment_adopts_nothing(harness: Harness) -> None:
 
 
 def test_a_task_whose_row_came_again_goes_on_under_another_number(harness: Harness) -> None:
-    """The restored database lost the row of a next try, and has made another one."""
+    """The restored database lost the row of the next try, and created another one."""
     [before] = harness.deploy()
     harness.until(Phase.EXECUTING)
     given = harness.deployment()

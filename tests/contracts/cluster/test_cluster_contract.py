@@ -1,4 +1,4 @@
-"""What every cluster promises to the lifecycle, whichever it is."""
+"""What every cluster guarantees to the lifecycle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_task_runs_to_its_end(harness: Harness) -> None:
 
 
 def test_a_task_names_its_code_when_it_executes_and_never_loses_it(harness: Harness) -> None:
-    """Whoever polls, and even if the project folder changes after its start."""
+    """Whoever polls, and even if the project folder changes after the start."""
     crawler = replace(harness.crawler(LONG), version="2026-11-28", **harness.with_project())
     harness.cluster.deploy(harness.deployment(tasks=2), crawler)
     code = harness.until(Phase.EXECUTING).code
@@ -195,7 +195,7 @@ def test_ending_what_is_gone_is_no_error_and_changes_nothing(
 
 @pytest.mark.parametrize("gesture", ["stop", "kill"])
 def test_another_object_under_the_name_is_left_alone(harness: Harness, gesture: str) -> None:
-    """A call for a task that is gone comes late, when another object has its name."""
+    """A call for a task that is gone arrives late, when another object has its name."""
     [created] = harness.deploy()
     harness.until_counted()
     former = replace(harness.ref(), uid="11111111-1111-1111-1111-111111111111")
@@ -263,7 +263,7 @@ def test_an_outage_is_an_error_and_no_observation(harness: Harness) -> None:
 
 
 def test_what_was_put_elsewhere_is_neither_missing_nor_gone_nor_stopped(harness: Harness) -> None:
-    """Its absence where nobody put it proves nothing, not even after our own stop."""
+    """If the task was created elsewhere, its absence proves nothing, not even after our own stop."""
     elsewhere = replace(
         harness.missed("a-uid-of-ours"), place="elsewhere/another/place", stopping=True
     )
@@ -345,7 +345,7 @@ def test_the_highest_number_of_a_run_is_known_also_after_its_end(harness: Harnes
 
 
 def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:
-    """Also when the task has ended; of another run of the number nothing is said."""
+    """Also after the task has ended; nothing is returned about another run with the number."""
     record = {
         "request_id": "r1",
         "request": {"tags": ["nightly"], "limits": {"stop_grace_s": 60.0}},

@@ -1,4 +1,4 @@
-"""The script of the fake: what tests of the lifecycle tell it to do."""
+"""The script of the fake cluster: what tests of the lifecycle tell it to do."""
 
 from __future__ import annotations
 

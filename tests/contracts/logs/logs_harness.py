@@ -1,4 +1,4 @@
-"""A task that prints, over all implementations of ``TaskLogs``."""
+"""A task that prints, on all implementations of ``TaskLogs``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Harness:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Stop reading."""
 
     def read(
         self, after: int | None, limit: int = 1000, *, index: int = 0, attempt: int = 1
@@ -60,7 +60,7 @@ class FakeHarness(Harness):
 
 
 class LocalHarness(Harness):
-    """The files as a supervisor and its crawler leave them."""
+    """The files that a supervisor and its crawler write."""
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "tasks" / str(run_ref(RUN)) / "0" / "1"
@@ -79,7 +79,7 @@ class LocalHarness(Harness):
 
 
 class SpoolHarness(LocalHarness):
-    """The same names of files, as it happens."""
+    """The file names happen to be the same."""
 
     def __init__(self, state: Path) -> None:
         super().__init__(state)
@@ -87,10 +87,7 @@ class SpoolHarness(LocalHarness):
 
 
 class PodHarness(Harness):
-    """A pod on the fake API server.
-
-    Between two prints some time passes, on a clock of the node's own.
-    """
+    """A pod on the fake API server. Time passes between two prints, on the node's own clock."""
 
     NAME = "crawl-7-0-1"
 

@@ -1,6 +1,4 @@
-"""What every ``TaskLogs`` promises, whichever it is; and what a crawler may have put in the place
-of its log.
-"""
+"""What every ``TaskLogs`` guarantees, even if a crawler has replaced its log."""
 
 from __future__ import annotations
 
@@ -208,7 +206,7 @@ def test_a_process_that_remembers_nothing_goes_on_at_the_place(harness: PodHarne
 
 
 def test_a_log_that_was_rotated_while_it_was_followed(harness: PodHarness) -> None:
-    """Lines of the remembered second are gone: reading goes on where the new file begins."""
+    """Lines of the remembered second are gone: reading continues where the new file begins."""
     harness._step = timedelta(seconds=0.1)
     for number in range(30):
         harness.write(b"%04d\n" % number)
@@ -243,7 +241,7 @@ def test_a_missing_right_is_no_empty_log(harness: PodHarness) -> None:
 def test_a_log_that_the_node_does_not_find_is_not_what_it_says_of_it(
     harness: PodHarness, words: bytes
 ) -> None:
-    """The node answers with status 200 and a sentence."""
+    """The node returns status 200 and a sentence."""
     harness.write(b"x\n")
     said = Garbage(words, "text/plain")
     harness.server.faults.add("GET", "/log", said, times=None)

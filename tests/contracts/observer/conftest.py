@@ -20,7 +20,7 @@ from tests.contracts.observer.observer_harness import (
     params=["fake", "local", "kubernetes", pytest.param("spool", marks=pytest.mark.processes)]
 )
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    """``kubernetes`` is the fake API server; tests/kubernetes has the same on the real one."""
+    """``kubernetes`` is the fake API server; tests/kubernetes runs the same on the real one."""
     makers: dict[str, Callable[[], Harness]] = {
         "fake": FakeHarness,
         "local": lambda: LocalHarness(tmp_path),

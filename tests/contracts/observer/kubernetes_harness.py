@@ -1,6 +1,4 @@
-"""The observer's gestures on a Kubernetes API, whoever answers there: the real server with kwok, or
-the fake one.
-"""
+"""The observer's operations on a Kubernetes API: the real server with kwok, or the fake one."""
 
 from __future__ import annotations
 
@@ -32,9 +30,8 @@ PACE = Pace(first_s=0.2, most_s=1.0)
 
 
 def job_of(run_id: int, index: int, annotations: dict[str, str], **spec: Any) -> dict[str, Any]:
-    """A Job as ours, as far as an observer is concerned.
-
-    ``pod`` among ``spec`` goes into the pod's.
+    """Return a Job like ours, as far as an observer is concerned. ``pod`` in ``spec`` is merged
+    into the pod's spec.
     """
     identity = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run_id), labels.TASK: str(index)}
     identity |= {
@@ -69,7 +66,7 @@ def job_of(run_id: int, index: int, annotations: dict[str, str], **spec: Any) ->
 
 
 class KubernetesHarness(Harness):
-    """One slot is what the cluster behind it makes of ``start``."""
+    """The cluster of the subclass gives ``start`` one slot."""
 
     def __init__(self, api: Api, blind: Callable[[], None], heal: Callable[[], None]) -> None:
         self.api = api
@@ -103,11 +100,11 @@ class KubernetesHarness(Harness):
         ]
 
     def finish(self, index: int = 0) -> None:
-        """The node's word that the container came to a good end."""
+        """Let the node report that the container ended normally."""
         self._end(index, "Succeeded", 0, "Completed")
 
     def slay(self, index: int = 0) -> None:
-        """The node's word that the container was killed."""
+        """Let the node report that the container was killed."""
         self._end(index, "Failed", 137, "Error")
 
     def _end(self, index: int, phase: str, exit_code: int, reason: str) -> None:
@@ -119,7 +116,7 @@ class KubernetesHarness(Harness):
             self.api.patch(self.api.pods_path(name, "status"), body)
 
     def take_away(self, index: int = 0) -> None:
-        """As an administrator does who wants it gone, whatever still runs."""
+        """Remove it as an administrator does, whatever is still running."""
         self._taken.add(index)
         job = self.api.jobs_path(cluster_name(RUN, index, 1))
         self.api.delete(job, {"propagationPolicy": "Orphan"})
@@ -137,7 +134,7 @@ class KubernetesHarness(Harness):
 
 
 class FakeApiHarness(KubernetesHarness):
-    """On the fake API server; its scheduler has one slot, and a thread is its kubelet."""
+    """On the fake API server; its scheduler has one slot, and a thread acts as kubelet."""
 
     def __init__(self, folder: Path) -> None:
         self.server = FakeApiServer(folder)
@@ -157,7 +154,7 @@ class FakeApiHarness(KubernetesHarness):
         self.post(index, {})
 
     def _work(self) -> None:
-        """What a kubelet and a scheduler do, a hundred times a second."""
+        """Do what a kubelet and a scheduler do, a hundred times a second."""
         while not self._over.wait(0.01):
             for index in sorted(self._seconds):
                 try:

@@ -1,4 +1,4 @@
-"""The same gestures over both observers and their clusters."""
+"""The same operations on all observers and their clusters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.run_refs import run_ref
 
 
 class Told:
-    """What an observer told, and the thread in which it watches."""
+    """What an observer reported, and the thread in which it watches."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -55,14 +55,14 @@ class Told:
             assert not thread.is_alive(), "it did not end when it was over"
 
     def after(self, act: Callable[[], object], run_id: int = RUN) -> datetime:
-        """Do something that changes the cluster; the moment that is told for it."""
+        """Call something that changes the cluster. Return the time that is reported for the change."""
         before, began = len(self.calls), datetime.now(UTC)
         act()
         wait_until(lambda: any(run == run_id and at >= began for run, at in self.calls[before:]))
         return next(at for run, at in self.calls[before:] if run == run_id and at >= began)
 
     def quiet(self) -> int:
-        """Until nothing more is told for a while; how often something was."""
+        """Wait until nothing is reported for a while. Return the number of reports."""
         while True:
             count = len(self.calls)
             threading.Event().wait(0.4)
@@ -79,23 +79,23 @@ class Harness:
         raise NotImplementedError
 
     def start(self, seconds: float = 3600, index: int = 0) -> None:
-        """Deploy a task that executes for so long once it has a slot."""
+        """Deploy a task that executes for this time once it has a slot."""
         raise NotImplementedError
 
     def count(self, pages: int, index: int = 0) -> None:
-        """Its crawler has counted so many pages."""
+        """Let its crawler count this number of pages."""
         raise NotImplementedError
 
     def finish(self, index: int = 0) -> None:
-        """It comes to its own good end."""
+        """Let it finish normally."""
         raise NotImplementedError
 
     def slay(self, index: int = 0) -> None:
-        """It ends behind our back."""
+        """Kill it from outside."""
         raise NotImplementedError
 
     def take_away(self, index: int = 0) -> None:
-        """Nothing of it is left."""
+        """Remove everything that is left of it."""
         raise NotImplementedError
 
     def blind(self, observer: Observer) -> None:
@@ -130,7 +130,7 @@ class FakeHarness(Harness):
         return Behaviour(waits=NEVER_S if busy else 0.0, executes=self._seconds[index])
 
     def _room(self) -> None:
-        """The slot is free: whoever waits has it now."""
+        """The slot is free: a waiting task gets it now."""
         with self.fake._lock:
             now = self.fake.clock()
             for task in self.fake._tasks.values():
@@ -215,7 +215,7 @@ class LocalHarness(Harness):
         self.fixture.slay(self.fixture.crawler_process(index))
 
     def take_away(self, index: int = 0) -> None:
-        """The folder first: a supervisor that lives has nowhere to write the end then."""
+        """Remove the folder first: a supervisor that lives has nowhere to write the end then."""
         victims = [
             self.fixture.supervisor(index),
             self.fixture.runner(index),

@@ -1,6 +1,5 @@
-"""What every observer reads of crawlers that execute.
-
-Nodes that only pretend have no logs, so this is not for them.
+"""What every observer reads from executing crawlers. Simulated nodes have no logs, so this test
+excludes them.
 """
 
 from __future__ import annotations

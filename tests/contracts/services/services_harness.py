@@ -1,4 +1,4 @@
-"""Each service as its adapter and as its fake, so that one test can ask the same of both."""
+"""Each service as an adapter and as a fake, so that one test can check both."""
 
 from __future__ import annotations
 

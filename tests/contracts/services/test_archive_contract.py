@@ -1,4 +1,4 @@
-"""The contract of ``FileArchive``: a folder, S3 as rclone and as moto serve it, and the fake."""
+"""The contract of ``FileArchive``: a folder, S3 as rclone and moto serve it, and the fake."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_same_files_give_the_same_archive_and_a_repeat_replaces_it(
 
 
 def test_runs_of_one_number_have_archives_of_their_own(archive: FileArchive, folder: Path) -> None:
-    """The database was restored and gave the number out again."""
+    """The database was restored and assigned the number again."""
     keys = [archive_key(RunRef(7, uid * 32), 1) for uid in "ab"]
     first = archive.store(keys[0], [FileSource("task-0", folder)], {}, lambda *_: None)
     content = b"".join(archive.open(first.url))

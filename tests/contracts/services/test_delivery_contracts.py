@@ -86,7 +86,7 @@ def test_a_large_event_arrives_cut_and_is_never_refused(sink: tuple[EventSink, A
 
 @pytest.fixture(params=["outbox", "pusher", "fake"])
 def notifier(request: pytest.FixtureRequest) -> Iterator[tuple[Notifier, Arrived | None]]:
-    """The notifier and, when it sends, what arrived."""
+    """The notifier and, once it sends, what arrived."""
     if request.param == "outbox":
         yield OutboxNotifier(), None
     elif request.param == "fake":

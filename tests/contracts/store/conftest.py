@@ -17,7 +17,7 @@ from tests.support.servers import DATABASES
 
 @pytest.fixture(autouse=True, scope="module")
 def patience() -> Iterator[None]:
-    """Dozens of writers at once: all come to their turn."""
+    """With dozens of concurrent writers, each gets its turn."""
     with pytest.MonkeyPatch.context() as patch:
         wait_patiently(patch)
         yield

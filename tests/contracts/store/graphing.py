@@ -1,5 +1,5 @@
-"""What tests of graphs need: one graph of a test's own, driven through the port as the activities
-do it.
+"""Helpers for tests of graphs: one graph of the test's own, driven through the port as the
+activities do it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Graphed:
         return {one.path: one.state for one in self.harness.store.graphs.list_steps(self.id)}
 
     def advance(self, *released: int) -> PickedSteps:
-        """What the activity does in one transaction."""
+        """Do what the activity does in one transaction."""
         ends = self.harness.store.graphs.runs_ended(self.fence)
         now = self.harness.clock.now
 
@@ -137,7 +137,7 @@ class Graphed:
     def end(
         self, work: StepWork, state: StepState = DONE, result: bytes | None = None, **fields: Any
     ) -> ExecutionEnd:
-        """How an execution ended, to be recorded."""
+        """Return how an execution ended, for the record."""
         if state in (StepState.RETRYABLE, StepState.SCHEDULED):
             fields.setdefault("not_before", self.harness.clock.now + timedelta(seconds=5))
         end = StepEnd(work.number, work.attempt, state, **fields)
@@ -148,9 +148,8 @@ class Graphed:
     def execute(
         self, *released: int, state: StepState = DONE, result: bytes | None = b"{}"
     ) -> list[str]:
-        """Run whatever waits to be called, one after the other; the paths, in order.
-
-        ``released``: calls before.
+        """Execute everything that waits to be called, one after the other. Return the paths in
+        order. ``released`` is the number of earlier calls.
         """
         ran, picked = list[str](), self.advance(*released)
         while picked.batches:
@@ -167,10 +166,7 @@ class Graphed:
         return ran
 
     def begin_runs(self, told: bool = True) -> dict[str, Fence]:
-        """Every crawl that was picked gets its run, which executes at once.
-
-        Without ``told`` no step knows of it.
-        """
+        """Start the run of every crawl that was picked. Without ``told``, no step learns about it."""
         found = {}
         for one in self.harness.store.graphs.to_begin(self.fence):
             asked = request(crawler="services", parent=graph_workflow_id(self.row.key))
@@ -191,7 +187,7 @@ class Graphed:
         return found
 
     def finish(self, run: Fence, failed: Sequence[int] = ()) -> None:
-        """The run of a crawl ends, and its archive is delivered."""
+        """Let the run of a crawl end, and deliver its archive."""
         self.harness.finish(run, failed)
         self.deliver(run)
 
@@ -200,13 +196,13 @@ class Graphed:
         self.harness.store.exports.record_export(run, "exported", archive, None)
 
     def recorded(self, path: str) -> Any:
-        """What a step gave; ``None``: nothing."""
+        """Return the result of a step, or ``None`` if it has none."""
         row = self.step(path)
         parts = self.harness.store.graphs.result(self.id, row.number)
         return None if row.result_bytes is None else decode(b"".join(unpacked(parts)))
 
     def begin_managers(self, told: bool = True) -> dict[str, ManagerFence]:
-        """Every manager that was picked is there, and its workflow keeps it."""
+        """Create every manager that was picked, with its workflow."""
         found, managers = {}, self.harness.store.managers
         for one in self.harness.store.graphs.to_begin(self.fence):
             name, flow_id = step_manager(self.row.graph_uid, one.number, one.job)

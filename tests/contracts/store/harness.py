@@ -1,6 +1,4 @@
-"""What tests of the store need: a clock that they set, and the short way to a run in a given
-state.
-"""
+"""Helpers for tests of the store: a clock that they set, and shortcuts to a run in a given state."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ OTHER = Owner("crawl/services/other", "chain-2")
 
 @contextmanager
 def opened(url: str, **options: Any) -> Iterator[Store]:
-    """A store on this database, which gets its tables."""
+    """Return a store on this database, with its tables."""
     if file := sqlite_file(url):
         file.parent.mkdir(exist_ok=True)
     make_tables(url)
@@ -62,7 +60,7 @@ class Clock:
 
 
 def request(tasks: int | None = None, crawler: str = "services", **fields: object) -> RunRequest:
-    """A request; with ``tasks`` it is of a multi-process run."""
+    """Return a request; with ``tasks``, one for a multi-process run."""
     children = None if tasks is None else [ChildTask({"part": str(n)}) for n in range(tasks)]
     return RunRequest(crawler=crawler, tasks=children, **fields)  # type: ignore[arg-type]
 
@@ -85,7 +83,7 @@ def never_asked(owner: Owner) -> bool:
 
 @dataclass
 class Harness:
-    """A store, its clock, and one run after another."""
+    """A store, its clock, and runs."""
 
     store: Store
     clock: Clock
@@ -97,7 +95,7 @@ class Harness:
         owner: Owner = OWNER,
         **fields: object,
     ) -> Fence:
-        """A new run that nothing was deployed for."""
+        """A new run for which nothing has been deployed."""
         handle = self.store.initiation.create_run(request(tasks, **fields), request_id, owner)
         return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
@@ -116,12 +114,12 @@ class Harness:
         return fence
 
     def begin(self, fence: Fence) -> None:
-        """Deploy what is queued, and see it executing."""
+        """Deploy what is queued, and record that it executes."""
         self.deploy(fence)
         self.execute(fence)
 
     def deploy(self, fence: Fence, limit: int = 100_000, state: str = "created") -> list[int]:
-        """Offer and answer; the indexes that were offered."""
+        """Offer tasks and record the responses. Return the indexes that were offered."""
         offered, _ = self.store.deployment.offer_tasks(
             fence, limit, None, self.clock.now + timedelta(seconds=25)
         )
@@ -135,7 +133,7 @@ class Harness:
     def poll(
         self, fence: Fence, observations: Sequence[Observation], source: str = "look"
     ) -> PollReport:
-        """A poll that is compared, staged and applied, as the activities do it."""
+        """Compare, stage and apply a poll, as the activities do."""
         report = self.stage(fence, observations, source)
         self.store.polls.apply_details(fence)
         self.store.polls.apply_findings(fence, source)
@@ -158,7 +156,7 @@ class Harness:
         )
 
     def execute(self, fence: Fence) -> None:
-        """Every unsettled task is seen executing, and the run has started."""
+        """Record every unsettled task as executing, and start the run."""
         tasks = self.store.polls.found_state(fence).tasks
         self.poll(
             fence,
@@ -170,12 +168,12 @@ class Harness:
         self.store.deployment.mark_started(fence, self.clock.now)
 
     def finish(self, fence: Fence, failed: Sequence[int] = ()) -> RunRow:
-        """Every unsettled task is seen ended, and the run is judged."""
+        """Record the end of every unsettled task, and judge the run."""
         self.see_ends(fence, failed)
         return self.end(fence)
 
     def see_ends(self, fence: Fence, failed: Sequence[int] = ()) -> None:
-        """Every unsettled task is seen ended."""
+        """Record the end of every unsettled task."""
         now, counters = self.clock.now, Counters(10, 5, 0, 1000)
         ends = {True: bad_end(now), False: good_end(now)}
         self.poll(
@@ -205,7 +203,7 @@ class Harness:
         expected: ExpectedCoverage = NOTHING_EXPECTED,
         **fields: Any,
     ) -> Fence:
-        """A run that has ended, one task for each that is told."""
+        """A run that has ended, with one task for each result in the arguments."""
         fence = self.executing(request_id, tasks=len(told), **fields)
         self.tell(fence, told)
         self.end(fence, expected)
@@ -218,7 +216,7 @@ class Harness:
         failed: Sequence[int] = (),
         resumed: bool | None = None,
     ) -> None:
-        """Every unsettled task is seen ended, and its runner tells what its items fill."""
+        """Record the end of every unsettled task, with the fields that its items fill."""
         now = self.clock.now
         self.poll(
             fence,
@@ -232,7 +230,7 @@ class Harness:
         )  # fmt: skip
 
     def resume(self, fence: Fence, owner: Owner = OTHER, **fields: object) -> Fence:
-        """The next attempt of the run, with its ended tasks queued again."""
+        """Begin the next attempt of the run, with its ended tasks queued again."""
         wanted = RunRequest(run_id=fence.run_id, **fields)  # type: ignore[arg-type]
         handle = self.store.initiation.claim_run(wanted, owner, closed)
         after = replace(fence, attempt=handle.attempt, owner_run_id=owner.first_run_id)
@@ -240,7 +238,7 @@ class Harness:
         return after
 
     def write(self, statement: str, **values: object) -> int:
-        """Write as another hand does; how many rows."""
+        """Write directly into the database. Return the number of rows."""
         with self.store.database.writer.begin() as conn:
             return conn.execute(text(statement), values).rowcount
 

@@ -1,4 +1,4 @@
-"""What tests of managers need: one manager of a test's own, its jobs, and the runs of these."""
+"""Helpers for tests of managers: one manager of the test's own, its jobs, and their runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def job(n: int, spider: str = "services", **fields: object) -> Job:
 
 
 def page(numbers: Sequence[int], after: int = 0, **fields: object) -> Page:
-    """Yields of jobs with these numbers, from the position behind ``after``."""
+    """Yield jobs with these numbers, from the position behind ``after``."""
     items = [SourceItem(after + place, job(n)) for place, n in enumerate(numbers, 1)]
     return Page(items, after + len(items), **fields)  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ class Managed:
 
     @classmethod
     def begun(cls, harness: Harness, new: NewManager = NEW, owner: Owner = MINE) -> Managed:
-        """One that has a process."""
+        """Give the manager a process."""
         row, _ = harness.store.managers.reserve_manager(new)
         return cls.claimed(harness, row.manager_id, owner)
 
@@ -98,7 +98,7 @@ class Managed:
         return self.harness.store.managers.commit_decision(self.fence, Decision(**fields))  # type: ignore[arg-type]
 
     def pick(self, most: int, state: JobState = JobState.BUFFERED) -> ManagerCommit:
-        """The oldest jobs in this state take slots."""
+        """Let the oldest jobs in this state take slots."""
         managers = self.harness.store.managers
         number = count(managers.facts(self.fence, 0).next_seq)
         waiting = managers.waiting_jobs(self.id, state, limit=most)
@@ -109,13 +109,13 @@ class Managed:
         return self.commit(picked=picks)
 
     def executing(self, numbers: Sequence[int], most: int, **fields: object) -> list[Fence]:
-        """Yields of these jobs; so many of them take slots, and have runs that execute."""
+        """Yield these jobs; let some of them take slots, and start their runs."""
         self.harness.store.managers.add_page(self.fence, page(numbers, **fields))
         self.pick(most)
         return self.begin()
 
     def begin(self) -> list[Fence]:
-        """Every job that was picked gets its run, which executes at once."""
+        """Start the run of every job that was picked."""
         fences = []
         for live in self.harness.store.managers.starting_jobs(self.fence):
             tags = {"parent": MINE.workflow_id, "flow_id": FLOW}
@@ -132,7 +132,7 @@ class Managed:
         return fences
 
     def handle(self, ends: int = 100) -> list[int]:
-        """The hooks of what ended run; its runs."""
+        """Call the hooks for ended runs. Return these runs."""
         facts = self.harness.store.managers.facts(self.fence, ends)
         self.commit(
             hooked=[HookReport(one.live.item_id, one.attempt, one.bad) for one in facts.ended]
@@ -140,18 +140,18 @@ class Managed:
         return [int(one.live.key) for one in facts.ended if one.live.key.isdecimal()]
 
     def add(self, *jobs: Job, **fields: object) -> ManagerCommit:
-        """``add_job`` of each of them."""
+        """Call ``add_job`` for each of them."""
         added = [AddedJob(-n, one, **fields) for n, one in enumerate(jobs, 1)]  # type: ignore[arg-type]
         return self.commit(added=added)
 
     def counted(self) -> dict[str, int]:
-        """Jobs by state, counted one by one."""
+        """Return the jobs by state, counted one by one."""
         found: dict[str, int] = {}
         for one in self.jobs():
             found[str(one.state)] = found.get(str(one.state), 0) + 1
         return found
 
     def check_counters(self) -> None:
-        """What the row says is what its jobs say."""
+        """Check that the counters in the row agree with the jobs."""
         told = {state: n for state, n in self.row.counts.by_state.items() if n}
         assert told == self.counted()

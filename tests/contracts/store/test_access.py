@@ -1,4 +1,4 @@
-"""The access log and the tokens, as each database keeps them."""
+"""The access log and the tokens on each database."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tasks that are added to a live run: once for each key, densely, and never to a run that is
-over.
-"""
+"""Tasks that are added to a live run: once per key, densely numbered, and never to an ended run."""
 
 from __future__ import annotations
 
@@ -232,7 +230,7 @@ def test_an_addition_against_a_stop(harness: Harness, round_: int) -> None:
 
 
 def test_additions_beside_offers_and_polls(harness: Harness) -> None:
-    """No two of these wait for each other in circles, and what was added is offered."""
+    """None of them wait for each other in a circle, and what was added is offered."""
     fences = [harness.deployed(f"r{n}", 3) for n in range(4)]
 
     def grow(fence: Fence) -> list[int]:

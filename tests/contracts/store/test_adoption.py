@@ -1,6 +1,4 @@
-"""A run that no row knows is inserted again, under its number and uid, and goes on under its
-owner.
-"""
+"""A run without a row is inserted again with its number and uid, and continues under its owner."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs that brought less than is expected: the verdict, the events and the list of what needs
-attention agree.
+"""Runs with a smaller result than expected: verdict, events and the list of what needs attention
+agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def crawl(
     harness: Harness, expected: ExpectedCoverage, items: int | None, *, errors: int = 0, pages: int = 27,
     failed: bool = False, share: float | None = None, stop: bool = False, **fields: Any,
 ) -> RunRow:  # fmt: skip
-    """A whole run with these counters."""
+    """A complete run with these counters."""
     count = harness.store.events.last_event_seq()
     fence = harness.executing(f"r{count}", **fields)
     if stop:
@@ -49,7 +49,7 @@ def crawl(
 
 
 def told(harness: Harness, row: RunRow) -> dict[str, dict[str, object]]:
-    """The events about the verdict of a run: each type once."""
+    """Return the events about the verdict of a run, each type once."""
     events = [
         one
         for one in harness.store.events.events_after(0, 10_000, run_id=row.run_id)
@@ -100,7 +100,7 @@ def _flat(body: dict[str, object]) -> dict[str, object]:
 
 
 def test_an_empty_run_of_which_nothing_is_expected_resolves_nothing(harness: Harness) -> None:
-    """A command, of which only a run without items tells that it has none."""
+    """A command, which has no items to expect."""
     crawl(harness, ExpectedCoverage(), 100)
     failed = crawl(harness, ExpectedCoverage(), 0, failed=True)
     empty = crawl(harness, ExpectedCoverage(), 0)

@@ -1,4 +1,4 @@
-"""What audits read of the database, and what they keep there."""
+"""What audits read from the database, and what they store there."""
 
 from __future__ import annotations
 

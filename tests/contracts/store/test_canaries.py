@@ -45,7 +45,7 @@ def deploy(
 
 
 def begin(harness: Harness, name: str, **fields: Any) -> tuple[Fence, str]:
-    """A start that names no version; the run and its version."""
+    """Start without naming a version. Return the run and its version."""
     store = harness.store
     versions = store.versions
     code = versions.find("shop", None)

@@ -1,5 +1,5 @@
-"""Corrections that no poll writes: appended once, never changing an end, with the right time of
-being untrue.
+"""Corrections that no poll writes: appended once, never changing an end, with the correct time of
+the error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Counters that are read between polls: only ever raised, only of the very task, and no rule is
-confused by them.
-"""
+"""Counters read between polls only ever grow, belong to the right task, and confuse no rule."""
 
 from __future__ import annotations
 
@@ -120,9 +118,7 @@ def test_a_run_that_ended_is_left_alone(harness: Harness) -> None:
 
 
 def test_the_stall_rule_sees_progress_between_polls(harness: Harness) -> None:
-    """The poll finds the counters that it reads on record already: the run has moved all the
-    same.
-    """
+    """The poll finds its counters on record already, but the run has still made progress."""
     fence = harness.executing()
     [task] = harness.store.polls.found_state(fence).tasks
 

@@ -1,5 +1,5 @@
-"""The deletion of a run in the database: a planted word is in no row afterwards, and a stub of the
-run stays.
+"""Deletion of a run in the database: afterwards no row contains a planted word, and a stub of the
+run remains.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def planted(harness: Harness, name: str = "r1", *, stop: bool = False, **more: o
 
 
 def where(store: Store, word: str = WORD) -> set[str]:
-    """The columns in which the word stands."""
+    """Return the columns that contain the word."""
     found = set()
     with store.database.reading() as conn:
         for table in metadata.sorted_tables:
@@ -206,7 +206,9 @@ def test_open_deletions_are_found_until_their_end(harness: Harness) -> None:
 
 
 def test_crawlctl_cluster_gc_can_carry_its_files_out(harness: Harness) -> None:
-    """Where only that may write to the volume: at once, however young the run is."""
+    """Where only this command may write to the volume, it removes the files at once, however young
+    the run is.
+    """
     store, fence = harness.store, planted(harness)
     store.deletion.ask_deletion(fence.run_id, None)
     before = harness.clock.now - timedelta(days=14)

@@ -1,5 +1,5 @@
-"""Rows that a person or another program wrote: noticed, told with the fix, never written over; the
-rest goes on.
+"""Rows that a person or another program edited are noticed, reported with the fix, and not
+overwritten; the rest continues.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hand:
 
     @property
     def checked(self) -> bool:
-        """Tell whether the database enforces CHECK constraints: MySQL does from 8.0.16 on."""
+        """Return whether the database enforces CHECK constraints: MySQL does from 8.0.16 on."""
         version = "" if self.sqlite else str(self.read("SELECT VERSION()"))
         return not version.startswith(("8.0.15", "8.0.14", "8.0.13", "8.0.12", "8.0.11"))
 
@@ -52,7 +52,7 @@ class Hand:
             return conn.execute(text(statement)).scalar()
 
     def set(self, table: str, column: str, value: object) -> Any:
-        """Write into every row of the table; what stood there before."""
+        """Write into every row of the table. Return the previous values."""
         before = self.read(f"SELECT {column} FROM {table} LIMIT 1")
         assert self.write(f"UPDATE {table} SET {column} = :value", value=value)
         return before

@@ -1,5 +1,5 @@
-"""Who ended a run: every part of ours that tells stopped, failed and good apart follows it, and no
-word changes it.
+"""Who ended a run: everything that distinguishes stopped, failed and good runs follows this, not
+the outcome's word.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POLICY = resolved(Retries(on=["interrupted", "evicted", "lost", "oom", "failed"]
 
 @dataclass(frozen=True)
 class Told:
-    """What the surfaces make of an ended run."""
+    """What each interface shows of an ended run."""
 
     status: RunStatus
     ended_by: str | None

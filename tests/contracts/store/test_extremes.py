@@ -1,5 +1,5 @@
-"""The largest values that a crawler may say, and larger ones that another hand wrote: every poll
-can be committed.
+"""The largest values that a crawler may report, and larger ones written by others: every poll can
+be committed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WORDS = ("\0", "\ud800", "x" * 100_000, "\U0001f577" * 3000)
 
 
 def said(n: int) -> dict[str, object]:
-    """What a crawler may put into its summary: the n-th odd value of everything."""
+    """Return what a crawler may put into its summary: the n-th odd value of everything."""
     number, time, words = NUMBERS[n % len(NUMBERS)], TIMES[n % len(TIMES)], WORDS[n % len(WORDS)]
     names = ("pages", "items", "errors", "bytes", "peak_memory", "exit", "signal")
     texts = ("finish_reason", "message", "resume_note")
@@ -59,7 +59,7 @@ def said(n: int) -> dict[str, object]:
 
 
 def test_whatever_a_crawler_says_is_committed_in_one_round(harness: Harness) -> None:
-    """Through the readers of a pod's last word and of its log, into every column."""
+    """Through the readers of a pod's termination message and of its log, into every column."""
     fence = harness.executing(tasks=len(NUMBERS))
     tasks = harness.store.polls.found_state(fence).tasks
     ends, details = [], []

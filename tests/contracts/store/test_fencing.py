@@ -1,7 +1,4 @@
-"""Writers that were overtaken: by a later attempt, a later poll, the next step.
-
-They change nothing and say so.
-"""
+"""Writers that were overtaken by a later attempt, poll or step change nothing and report this."""
 
 from __future__ import annotations
 
@@ -32,9 +29,7 @@ def test_a_refusal_names_the_run_both_attempts_and_both_owners() -> None:
 
 
 def test_whatever_else_is_the_same_a_writer_of_another_run_is_refused_for_good() -> None:
-    """Its number was given out again: no row is mended for it, as for one that another hand has
-    edited.
-    """
+    """The number was assigned again: no row is repaired for it, as after an edit."""
     row = {"run_id": 7, "run_uid": "u", "attempt": 1, "owner_run_id": "c"}
     for owner in ("c", "d"):
         with pytest.raises(Fenced, match="this run has the uid other") as caught:
@@ -59,7 +54,7 @@ def test_a_refused_write_is_told_in_the_log(
 def test_a_poll_that_was_ordered_earlier_takes_nothing_back(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The frozen one saw the task execute; its successor saw the end, and that is staged."""
+    """The frozen poll saw the task executing; its successor saw the end, and that is staged."""
     fence = harness.executing()
     ordered = harness.clock.now
     [task] = harness.store.polls.found_state(fence).tasks
@@ -189,7 +184,7 @@ def test_what_tasks_say_about_going_on_is_kept_with_them(harness: Harness) -> No
 
 
 def test_an_answer_about_another_task_is_nobodys(harness: Harness) -> None:
-    """The frozen deployment call wakes when its tasks are recorded: nothing is taken back."""
+    """The frozen deployment call continues when its tasks are already recorded: nothing is undone."""
     fence = harness.deployed(tasks=2)
     before = (
         harness.row(fence),
@@ -211,7 +206,7 @@ def test_an_answer_about_another_task_is_nobodys(harness: Harness) -> None:
 def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer_before(
     harness: Harness,
 ) -> None:
-    """Otherwise a stop would take it for one that nobody has on the way, and cancel it."""
+    """Otherwise a stop would consider it free of calls in progress, and cancel it."""
     fence = harness.run()
     first = harness.clock.now + timedelta(seconds=25)
     harness.store.deployment.offer_tasks(fence, 10, None, first)

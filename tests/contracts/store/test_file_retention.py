@@ -1,6 +1,4 @@
-"""Giving up the files of a run: who decides, and that exports and resumes come before it or after
-it.
-"""
+"""Removing the files of a run: who decides, and that exports and resumes come before or after it."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def ended(
     days: float = 20,
     note: str | None = None,
 ) -> Fence:
-    """A run that ended, and was exported, so many days ago."""
+    """A run that ended, and was exported, this number of days ago."""
     fence = harness.executing(f"r{harness.clock.now.timestamp()}")
     harness.finish(fence, failed=[0])
     if exported is not None:
@@ -153,7 +151,7 @@ def test_what_cannot_be_put_aside_is_not_given_up(harness: Harness) -> None:
 
 
 def test_a_resume_waits_until_the_state_is_out_of_its_way(harness: Harness) -> None:
-    """Or else its crawler would begin with a state that is taken away under it."""
+    """Otherwise its crawler would begin with a state that is being removed."""
     fence, order, inside = ended(harness), list[str](), threading.Event()
 
     def put_aside() -> None:

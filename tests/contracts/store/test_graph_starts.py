@@ -1,4 +1,4 @@
-"""Starts of graphs that meet: under an id there is one graph, whole, and every start finds it or is
+"""Concurrent starts of graphs: each id has one complete graph, and every start finds it or is
 refused.
 """
 
@@ -45,7 +45,7 @@ def begun(harness: Harness, spec: GraphSpec, key: str = KEY) -> bool:
 
 
 def sent(harness: Harness, spec: GraphSpec, key: str = KEY, again: int = 10) -> bool:
-    """As clients send pages: whoever finds no draft any more begins again."""
+    """Send pages as clients do, and begin again when the draft has disappeared."""
     graphs = harness.store.graphs
     for _ in range(again):
         row, _ = graphs.reserve_graph(announced(spec, key))
@@ -134,7 +134,7 @@ def test_equal_starts_at_one_moment_are_one_graph(harness: Harness, many: int) -
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_senders_do_in_any_order_the_graph_is_whole(harness: Harness, seed: int) -> None:
-    """Several senders of two graphs under one id, who also stop, die and come late."""
+    """Several senders of two graphs with one id, which also stop, die and arrive late."""
     graphs = harness.store.graphs
 
     def acts(number: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Graphs: who owns one, what its steps go through, and what each of its writers may not do."""
+"""Graphs: who owns one, the states of its steps, and what each of its writers may not do."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ S = StepState
 
 @pytest.fixture
 def graphed(harness: Harness) -> Graphed:
-    """Two branches, one of them with a group, and what waits for both."""
+    """Two branches, one of them with a group, and a step that depends on both."""
     steps = [step("a"), step("b", "a"), group("g"), step("g/x"), step("g/y"), step("z", "b", "g")]
     return Graphed.made(harness, steps, context={"day": 1})
 
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines of small graphs are remembered too: whatever is promised here holds with them."""
+    """Engines of small graphs are cached as well, and all guarantees hold with them."""
     monkeypatch.setattr("crawler_lifecycle.features.graphs.store.unit.LARGE", 0)
 
 
@@ -710,7 +710,7 @@ def test_crawls_begin_end_and_are_resumed(harness: Harness) -> None:
 
 
 def test_a_crawl_ends_with_its_archive_and_its_record_stays(harness: Harness) -> None:
-    """Else a step behind it would have no archive, by chance, and another one the next time."""
+    """Otherwise a dependent step would sometimes have no archive."""
     graphed = Graphed.made(harness, [crawl("c"), step("z", "c")])
     graphed.advance()
     run = graphed.begin_runs()["c"]

@@ -1,4 +1,4 @@
-"""The record of incidents, and the queries that they are derived from."""
+"""The record of incidents, and the queries from which they are derived."""
 
 from __future__ import annotations
 

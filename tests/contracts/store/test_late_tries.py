@@ -1,6 +1,4 @@
-"""Tries of activities that were given up for dead and go on: what they write late takes nothing
-back.
-"""
+"""Tries of activities that were assumed dead and continue: what they write late undoes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)
 
 
 def test_a_late_offer_does_not_shorten_a_later_one(harness: Harness) -> None:
-    """Otherwise a stop would take for void what a call that is under way may still create."""
+    """Otherwise a stop would ignore what a call in progress may still create."""
     fence = harness.run(tasks=2)
     harness.store.deployment.offer_tasks(fence, 2, None, LATER)
     late, _ = harness.store.deployment.offer_tasks(fence, 2, None, UNTIL)
@@ -115,7 +113,7 @@ def test_late_details_leave_an_end_as_it_is_on_record(harness: Harness) -> None:
 
 
 def test_a_poll_that_fails_late_does_not_say_that_polls_fail(harness: Harness) -> None:
-    """It hung and was left behind; the poll that was ordered after it has succeeded meanwhile."""
+    """The poll hung and was abandoned; a poll that was ordered later has succeeded since."""
     fence = harness.deployed()
     task = harness.store.polls.found_state(fence).tasks[0]
     poll = Poll(
@@ -133,8 +131,8 @@ def test_a_poll_that_fails_late_does_not_say_that_polls_fail(harness: Harness) -
 
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_workflow_that_lost_a_run_does_not_claim_it_again(harness: Harness, repair: bool) -> None:
-    """Its first try was given up, a second one claimed the run; then others did, and now the first
-    one goes on.
+    """Its first try was abandoned, and a second one claimed the run. Then others did, and now the
+    first one continues.
     """
     fence = harness.deployed()
     harness.finish(fence, failed=[0])
@@ -158,8 +156,8 @@ def test_a_workflow_that_lost_a_run_does_not_claim_it_again(harness: Harness, re
 def test_a_second_try_that_knows_another_catalogue_finds_the_run_of_the_first(
     harness: Harness,
 ) -> None:
-    """The worker that made the run died before it could say so; the other one has read the
-    catalogue anew.
+    """The worker that created the run died before it responded, and the other worker has reloaded
+    the catalogue.
     """
     first = harness.store.initiation.create_run(
         with_limits(request(), {"stall_timeout_s": 60.0}), "r", OWNER

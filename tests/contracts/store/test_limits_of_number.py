@@ -1,5 +1,5 @@
-"""How many managers, graphs, schedules and webhooks may be open: one more is refused, and the limit
-is named.
+"""The maximum numbers of open managers, graphs, schedules and webhooks: one more is refused, with
+the limit.
 """
 
 from __future__ import annotations

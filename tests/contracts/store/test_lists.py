@@ -1,4 +1,4 @@
-"""The list of runs against a list of our own, and the deliveries of a run."""
+"""The list of runs compared with a plain Python list, and the deliveries of a run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ TAGS = ["nightly", "Nightly", "a b", "zürich", "half ?", "spaced "]
 
 @pytest.fixture
 def many(harness: Harness) -> list[RunRow]:
-    """Runs that differ in everything that can be asked for; the clocks of their creators differ by
-    minutes.
-    """
+    """Runs that differ in every filter; the clocks of their creators differ by minutes."""
     chosen = random.Random(7)
     for n in range(RUNS):
         harness.clock.now = (
@@ -286,7 +284,9 @@ def the_last_runs_of_each_crawler(harness: Harness, many: list[RunRow]) -> None:
 
 
 def test_many_runs_are_listed_as_in_a_list_of_our_own(harness: Harness, many: list[RunRow]) -> None:
-    """All of it of the same runs: making them takes longer than reading them in every way."""
+    """All checks use the same runs, because creating them takes longer than reading them in every
+    way.
+    """
     every_combination_of_filters(harness, many)
     pages_of_a_filter_meet(harness, many)
     enumerations_are_taken_for_their_values(harness, many)
@@ -311,9 +311,7 @@ def test_tags_that_one_database_takes_for_the_same(harness: Harness) -> None:
 
 
 def test_what_needs_attention(harness: Harness) -> None:
-    """Against a list of our own: of many runs of few kinds, some resumed, some ended by a
-    person.
-    """
+    """Compared with a plain list: many runs of few kinds, some resumed, some ended by a person."""
     chosen = random.Random(3)
     rows: dict[int, str] = {}
     work: dict[int, set[object]] = {}

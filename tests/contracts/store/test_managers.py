@@ -1,4 +1,4 @@
-"""Managers: who owns one, what its jobs go through, and what each of its writers may not do."""
+"""Managers: who owns one, the states of its jobs, and what each of its writers may not do."""
 
 from __future__ import annotations
 
@@ -509,7 +509,7 @@ def test_a_page_that_stops_the_source_says_why_until_the_next_pass(managed: Mana
 
 
 def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
-    """``schedule_spider_with_jobargs`` while the window is full: the number is used up, and the job
+    """``schedule_spider_with_jobargs`` while all slots are taken uses up the number, and the job
     waits with it.
     """
     managers = managed.harness.store.managers
@@ -598,9 +598,8 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
 
 
 def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: Managed) -> None:
-    """The class has a cap of 3.
-
-    Between its facts and its commit runs are resumed, and the cap is set.
+    """The class has a limit of 3. Between its facts and its commit, runs are resumed and the limit
+    is set.
     """
     harness, managers, chosen = managed.harness, managed.harness.store.managers, random.Random(1)
     cap, live, over, number = 3, dict[int, Fence](), list[Fence](), count(1000)
@@ -640,9 +639,7 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
 
 
 def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> None:
-    """Pages with repetitions, ``add_job``, picks, ends, and decisions that come twice: every job
-    once.
-    """
+    """Pages with repetitions, ``add_job``, picks, ends, and repeated decisions: each job once."""
     harness, managers, chosen = managed.harness, managed.harness.store.managers, random.Random(1)
     order: list[int] = []  # numbers of jobs, in the order in which they became known
     yielded, live = 0, dict[int, Fence]()
@@ -832,7 +829,7 @@ def test_an_end_finds_the_run_of_a_job_that_nobody_had_noted(managed: Managed) -
 
 @pytest.mark.parametrize("leave", [False, True])
 def test_a_job_has_ended_with_its_run_when_its_manager_has(managed: Managed, leave: bool) -> None:
-    """However the manager ended: its hooks wait for a resume, and no job stays started for ever."""
+    """However the manager ended, its hooks wait for a resume, and no job stays started for ever."""
     harness, managers = managed.harness, managed.harness.store.managers
     first, second = managed.executing([1, 2, 3], 2)
     harness.finish(first, failed=[0])
@@ -968,7 +965,7 @@ def test_plans_are_those_that_workers_say_they_serve(harness: Harness) -> None:
 
 
 def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(harness: Harness) -> None:
-    """Old and new workers speak in turns; who speaks last is chance."""
+    """Old and new workers report in turns; which one reports last is random."""
     user_code = harness.store.user_code
     old = UserCodeRow("shops:Shops", "manager", "shops", "", "old")
     new = replace(old, fingerprint="new")
@@ -1009,9 +1006,8 @@ def test_each_pool_has_modules_of_its_own(harness: Harness) -> None:
 def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(
     harness: Harness,
 ) -> None:
-    """That a module cannot be used, or is being read.
-
-    Nobody comes who would clean up behind a worker that died.
+    """Such as a module that cannot be used or is being loaded. Nobody cleans up after a worker that
+    died.
     """
     user_code = harness.store.user_code
     broken = UserCodeRow("shop.n", "module", None, "", "", error="ImportError: shop.n")

@@ -1,4 +1,4 @@
-"""Many managers, and many writers of one: each job once, and nobody waits in a circle."""
+"""Many managers, and many writers of one: each job once, and no deadlock."""
 
 from __future__ import annotations
 

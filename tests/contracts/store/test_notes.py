@@ -1,4 +1,4 @@
-"""Notes that processes leave for each other, as each database keeps them."""
+"""Notes that processes leave for each other, on each database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs nobody has polled in time, and how many those are."""
+"""Which runs were not polled in time, and how many."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_stop_that_waits_for_its_proof_is_polled_at_as_well(harness: Harness) 
 def test_runs_without_a_planned_poll_count_from_the_last_change_of_their_row(
     harness: Harness,
 ) -> None:
-    """Nobody owns the first, nothing of the second exists, the third waits for its start, the
-    fourth is stopped.
+    """The first has no owner, nothing of the second exists, the third waits for its start, the
+    fourth is being stopped.
     """
     reserved, _ = harness.store.initiation.reserve_run(request(), "reserved")
     young, waits, stopped = (
@@ -134,8 +134,8 @@ def test_a_run_tells_owner_state_and_last_poll(harness: Harness) -> None:
 
 
 def test_polls_without_the_workflow_keep_its_interval(harness: Harness) -> None:
-    """While nobody orders polls, the run is due again after each of them, and nobody is told that
-    it is overdue.
+    """While nobody orders polls, the run is due again after each poll, and is not reported as
+    overdue.
     """
     fence = executing(harness, "r1")
     store, minute = harness.store, timedelta(minutes=1)

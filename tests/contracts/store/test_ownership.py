@@ -1,4 +1,4 @@
-"""Who a run is and who owns it."""
+"""The identity and the owner of a run."""
 
 from __future__ import annotations
 

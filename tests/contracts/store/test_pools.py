@@ -1,5 +1,5 @@
-"""Pools: caps are exact, the order holds, nobody waits for a run that does not come, and edited
-rows heal.
+"""Pools: limits are exact, the order holds, nobody waits for a run that does not come, and edited
+rows recover.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(harness: Harness, name: str, tasks: int = 1, **fields: Any) -> Fence:
 
 
 def ask(harness: Harness, fence: Fence) -> int:
-    """Ask for places, as a deployment does; how many tasks are offered."""
+    """Ask for slots, as a deployment does. Return the number of tasks that are offered."""
     return len(
         harness.store.deployment.offer_tasks(
             fence, 100, None, harness.clock.now + timedelta(seconds=25)
@@ -100,7 +100,7 @@ def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
     with closing(_opened(store_url, clock, POOLS)) as another:
 
         def counted(_: Any, __: Any, statement: str, *___: Any) -> None:
-            """The answer is recorded after the first statement that counts places; SQLite lets it
+            """The response is recorded after the first statement that counts slots; SQLite makes it
             wait.
             """
             if "task_history.priority, count" in statement and not answering:
@@ -122,7 +122,9 @@ def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
 def test_a_call_without_an_answer_keeps_its_place_until_a_poll_after_it(
     pooled: Harness, there: bool
 ) -> None:
-    """A worker dies between the creation of a task and its record, and nobody looks for a while."""
+    """A worker dies between the creation of a task and its record, and no poll takes place for a
+    while.
+    """
     silent, other = run(pooled, "silent", pool="one"), run(pooled, "other", pool="one")
     assert ask(pooled, silent) == 1
     pooled.clock.forward(3600)
@@ -159,7 +161,7 @@ def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: Harness)
 
 
 def test_runs_of_the_same_pool_take_turns(pooled: Harness) -> None:
-    """A run that came first with many tasks, and one that comes with a few later."""
+    """A run that came first with many tasks, and a later one with a few."""
     fences = {"big": run(pooled, "big", tasks=12, pool="one")}
     assert ask(pooled, fences["big"]) == 1
     fences["small"] = run(pooled, "small", tasks=3, pool="one")

@@ -1,6 +1,5 @@
-"""Projects: what the store lets a caller of one of them read and write.
-
-The gateway's routes have their own tests.
+"""Projects: what the store lets a caller of one project read and write. The gateway's routes have
+their own tests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ STOP = StopIntent(START)
 
 @dataclass(frozen=True)
 class Filled:
-    """One of each, of project a, with one of these numbers or the name x."""
+    """One of each kind, in project a, with one of these numbers or the name x."""
 
     store: Store
     run: int
@@ -190,7 +189,7 @@ def test_a_webhook_gets_the_events_of_its_project(harness: Harness) -> None:
 
 
 def test_users_code_sees_the_jobs_of_its_project(harness: Harness) -> None:
-    """Two managers of one name: what is seen of all flows is of the own project."""
+    """With two managers of the same name, all flows means all flows of the own project."""
     managers = harness.store.managers
     keys = {}
     for project in ("a", "b"):

@@ -1,6 +1,4 @@
-"""What ``crawlctl db prune`` removes of the database: nothing but working state of runs that ended
-long ago.
-"""
+"""``crawlctl db prune`` removes only working state of runs that ended long ago."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def ended(
 
 
 def _patiently(step: Callable[[], dict[str, int]]) -> dict[str, int]:
-    """As the command does: what another writer kept from being done is done again."""
+    """Repeat what another writer prevented, as the command does."""
     for _ in range(3):
         try:
             return step()
@@ -101,8 +99,8 @@ def _patiently(step: Callable[[], dict[str, int]]) -> dict[str, int]:
 
 
 def prune(pruner: Pruner, harness: Harness, age: timedelta = AGE) -> dict[str, int]:
-    """Everything that may go, chunk by chunk, as the command does it; how many rows went, by
-    table.
+    """Remove everything that may be removed, in chunks, as the command does. Return the number of
+    rows by table.
     """
     before, removed = harness.clock.now - age, dict.fromkeys(GOES, 0)
     for table in pruner.tables:
@@ -125,7 +123,7 @@ def told(pruner: Pruner, harness: Harness, table: str) -> tuple[int, dict[Stays,
 
 
 def everything(store: Store, *but: str) -> dict[str, list[Any]]:
-    """All rows of all tables, but of those."""
+    """Return all rows of all tables except these."""
     with store.database.reading() as conn:
         tables = [table for table in metadata.sorted_tables if table.name not in but]
         return {
@@ -202,8 +200,8 @@ def test_a_run_is_live_for_as_long_as_it_is(harness: Harness, pruner: Pruner) ->
 def test_an_end_that_was_recorded_late_counts_from_its_record(
     harness: Harness, pruner: Pruner
 ) -> None:
-    """Workers were away for half a year: the cluster says that the run ended then, and its events
-    are new.
+    """Workers were down for half a year: the cluster dates the end of the run back then, but its
+    events are new.
     """
     fence = harness.executing()
     long_ago = harness.clock.now
@@ -235,7 +233,7 @@ def test_a_push_that_could_be_made_again_stays(harness: Harness, pruner: Pruner)
 
 
 def test_what_was_never_pushed_goes(harness: Harness, pruner: Pruner) -> None:
-    """Nobody listens: there is no delivery at all."""
+    """Nobody is subscribed, so there is no delivery."""
     fence = ended(harness, pushed="")
     harness.clock.forward(100 * DAY)
     assert prune(pruner, harness)["outbox_event"] > 3
@@ -296,8 +294,8 @@ def test_findings_that_were_closed_long_ago(harness: Harness, store: Store, prun
 def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
     harness: Harness, store: Store, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its reading and its update the row went: then this is its first sight, and nothing is
-    lost.
+    """Its row was removed between its reading and its update: this counts as the first sight, and
+    nothing is lost.
     """
     one = AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None)
     store.findings.note_findings([one])
@@ -334,7 +332,7 @@ class Sink:
 
 
 def test_everything_still_works_afterwards(harness: Harness, store: Store, pruner: Pruner) -> None:
-    """Readers answer as before, the event can be sent again, and a resume executes what failed."""
+    """Readers respond as before, the event can be sent again, and a resume executes what failed."""
     fence = ended(harness, tasks=3)
     harness.clock.forward(100 * DAY)
     run_id = fence.run_id
@@ -413,8 +411,8 @@ def test_a_run_that_is_resumed_in_this_moment_keeps_everything(
 def test_two_at_once_and_everything_goes_on(
     harness: Harness, store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks of three, two prunings, a resume and a new run in between: no error, and each row goes
-    once.
+    """Chunks of three, two prunings, a resume and a new run in between: no error, and each row is
+    removed once.
     """
     monkeypatch.setattr(adapter, "CHUNK", 3)
     runs = [ended(harness, tasks=2, name=f"old-{n}") for n in range(6)]
@@ -467,8 +465,8 @@ def test_two_at_once_and_everything_goes_on(
 def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
     harness: Harness, store: Store, store_url: str, pruner: Pruner
 ) -> None:
-    """A live run that is being written keeps nobody from pruning old ones, on MariaDB; SQLite has
-    one writer.
+    """Writing a live run does not keep others from pruning old ones on MariaDB; SQLite has only one
+    writer.
     """
     fence, live = ended(harness), harness.deployed("live")
     for n in range(200):  # MariaDB reads all of a table of a dozen rows, and waits for each
@@ -524,8 +522,8 @@ STEPS = st.lists(
 def test_any_history(
     store: Store, pruner: Pruner, clock: Clock, steps: list[Any], size: int
 ) -> None:
-    """The record is the same with and without pruning, and what is gone is of runs that were old
-    then.
+    """The record is the same with and without pruning, and everything that was removed belongs to
+    old runs.
     """
     harness, fences, over = Harness(store, clock), list[Fence](), set[int]()
     adapter.CHUNK = size
@@ -587,7 +585,9 @@ def _check_prune(store: Store, pruner: Pruner, harness: Harness) -> None:
 def test_news_of_webhooks_go_by_their_own_age(
     harness: Harness, store: Store, pruner: Pruner
 ) -> None:
-    """A webhook has no end; what it was told goes with the event, also what never got through."""
+    """A webhook has no end; its deliveries are removed with the event, even if they never
+    succeeded.
+    """
     fence = ended(harness, pushed=None)
     hook, _ = store.webhooks.put(
         "shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None

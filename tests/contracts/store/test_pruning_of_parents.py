@@ -1,5 +1,5 @@
-"""Pruning of managers and graphs: old ones that have ended leave nothing but their row, drafts
-their pages.
+"""Pruning of managers and graphs: old ones that have ended keep only their row, drafts lose their
+pages.
 """
 
 from __future__ import annotations

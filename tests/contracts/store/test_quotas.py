@@ -1,5 +1,5 @@
-"""Quotas: what is used is counted from rows, one more is refused in the transaction that records
-it, nothing twice.
+"""Quotas: use is counted from rows, one more is refused in the transaction that records it, and
+nothing counts twice.
 """
 
 from __future__ import annotations

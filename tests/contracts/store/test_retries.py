@@ -1,6 +1,4 @@
-"""Further tries of tasks: their rows, their times, the budget of the run, and a resume after
-them.
-"""
+"""Further tries of tasks: their rows, their times, the run's budget, and a resume after them."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def after(seconds: float) -> Decide:
 
 
 def lose(harness: Harness, fence: Fence, *indexes: int, node: str | None = None) -> None:
-    """These tasks are gone from the cluster, from this node."""
+    """Let these tasks disappear from the cluster, from this node."""
     tasks = [task for task in harness.store.polls.found_state(fence).tasks if task.index in indexes]
     if node is not None:
         harness.poll(
@@ -37,7 +35,7 @@ def lose(harness: Harness, fence: Fence, *indexes: int, node: str | None = None)
 
 
 def tries(harness: Harness, fence: Fence) -> list[TaskRow]:
-    """All tries of all tasks, by index and attempt."""
+    """Return all tries of all tasks, by index and attempt."""
     rows = harness.store.tasks.list_tasks(fence.run_id, superseded=True)
     return sorted(rows, key=lambda row: (row.task_index, row.attempt))
 

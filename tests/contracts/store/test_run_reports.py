@@ -1,4 +1,4 @@
-"""Events of what no status tells: corrections, overdue polls, workflows that cannot go on."""
+"""Events that no status shows: corrections, overdue polls, workflows that cannot continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: definitions, the one line of each due time, what overlaps, what was missed."""
+"""Schedules: definitions, the single row of each due time, overlaps, and missed due times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(store: Store, name: str = "nightly", **fields: Any) -> ScheduleRow:
 
 
 def due(store: Store, at: datetime, name: str = "nightly") -> DueRow:
-    """Decide, as for a trigger in Temporal: also at times that are not due."""
+    """Decide as for a trigger in Temporal, also at times that are not due."""
     row = store.schedules.get(name)
     line = store.schedules.decide_due(name, at, row.revision if row is not None else None)
     assert line is not None
@@ -237,7 +237,7 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
 
 
 def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: Clock) -> None:
-    """Temporal may have an older definition than the database, for a while, and fire by that."""
+    """For a while, Temporal may have an older definition than the database, and fire by that."""
     s, start = store.schedules, clock.now.replace(microsecond=0)
     row = made(store, overlap="allow")
     clock.forward(150)
@@ -302,8 +302,8 @@ def test_a_stop_of_a_person_is_no_failure_of_a_schedule(
 
 
 def test_what_a_person_asks_for_begins_one_after_the_other(store: Store, clock: Clock) -> None:
-    """Old lines and new ones, in the order of their due times, and behind what was decided by a
-    clock ahead.
+    """Old and new firings, in the order of their due times, and behind a decision by a clock that
+    is ahead.
     """
     s, row = store.schedules, made(store)
     clock.forward(125)

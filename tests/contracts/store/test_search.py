@@ -1,4 +1,4 @@
-"""The search for runs against a search of our own, which is the same on every database."""
+"""The search for runs compared with a plain search, on every database."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def many(harness: Harness) -> list[RunRow]:
 
 
 def fitting(rows: list[RunRow], text: str) -> list[int]:
-    """The numbers of the runs that fit, as a reader of the rows finds them."""
+    """Return the numbers of matching runs, as a plain search of the rows finds them."""
     wanted = search_words(text)
     found = []
     for row in rows:
@@ -80,7 +80,7 @@ def found(harness: Harness, text: str, **wanted: Any) -> list[int]:
 def test_every_database_finds_what_a_reader_finds(
     harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By entries of a rare word, of all words with a beginning, and of the newest runs."""
+    """By entries of a rare word, of all words with a prefix, and of the newest runs."""
     for rare, merged in ((20_000, 20), (1, 20), (1, 1)):
         monkeypatch.setattr(search, "_CHUNK", 3)
         monkeypatch.setattr(search, "_RARE", rare)

@@ -1,4 +1,4 @@
-"""Any sequence of steps, each tried once or twice, keeps the rules that no sequence may break."""
+"""Any sequence of steps, each tried once or twice, keeps the invariants."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def step(harness: Harness, fence: Fence, name: str, phases: list[str]) -> Fence:
 
 
 def check(harness: Harness, fence: Fence) -> None:
-    """What holds after every step."""
+    """Check the invariants after every step."""
     store = harness.store
     tasks = store.tasks.list_tasks(fence.run_id, superseded=True)
     transitions = store.runs.transitions(fence.run_id, limit=10_000)

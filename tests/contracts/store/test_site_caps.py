@@ -1,4 +1,4 @@
-"""Caps of sites: no site has more tasks than its limit, closed sites get none, and every run gets
+"""Limits of sites: no site has more tasks than its limit, closed sites get none, and every run gets
 its turn.
 """
 
@@ -59,7 +59,7 @@ def words(harness: Harness, fence: Fence) -> str | None:
 
 @pytest.mark.parametrize("entry", [SHOP, "*"])
 def test_a_cap_is_exact_whoever_asks_at_once(harness: Harness, entry: str) -> None:
-    """With the limits of all other sites, the first runs also make the row of their site."""
+    """With the limits for all other sites, the first runs also create the row of their site."""
     limit(harness.store, entry, tasks=5)
     fences = {f"r{n}": run(harness, f"r{n}", tasks=3) for n in range(8)}
     with ThreadPoolExecutor(8) as threads:
@@ -182,7 +182,9 @@ def test_no_task_starts_outside_of_the_hours(harness: Harness) -> None:
 
 
 def test_changed_limits(harness: Harness) -> None:
-    """Zero starts none, a limit below what executes starts none, and a removed one lets all go."""
+    """Zero starts no tasks, a limit below the executing number starts none, and a removed limit
+    lets all start.
+    """
     limit(harness.store, SHOP, tasks=3)
     first = run(harness, "first", tasks=3)
     harness.begin(first)

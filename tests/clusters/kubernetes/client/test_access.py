@@ -1,4 +1,4 @@
-"""Where the API is and who we are: kubeconfigs, our own pod's account, rotating tokens,
+"""Where the API is and who we are: kubeconfigs, the pod's own account, rotating tokens,
 certificates, proxies.
 """
 
@@ -282,7 +282,7 @@ def test_a_renewed_client_certificate_is_used_after_a_refusal(
 def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_one(
     tmp_path: Path, authority: Authority
 ) -> None:
-    """The first of them read it; for the others, too, there is something else to show."""
+    """The first thread reads the new one, and the others can present it, too."""
     with _tls_server(authority, client=True) as server:
         path = server.kubeconfig(**{"certificate-authority": "ca.crt"})
         _rewrite(path, **{"client-certificate": "client.crt", "client-key": "client.key"})
@@ -299,8 +299,8 @@ def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_on
 def test_new_credentials_never_lead_to_another_server(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
-    """Somebody chose another context in the middle of a poll: nothing of ours is there, and that
-    means nothing.
+    """Somebody switched the context during a poll: our objects are missing there, and this proves
+    nothing.
     """
     (tmp_path / "other").mkdir()
     with FakeApiServer(tmp_path / "other") as other:
@@ -367,8 +367,8 @@ def test_one_connection_serves_one_call_after_the_other(server: FakeApiServer) -
 
 
 def test_the_client_is_the_one_that_is_meant() -> None:
-    """The task `test-kubernetes-37` runs all of this on another one, and must not pass for having
-    found ours.
+    """The task `test-kubernetes-37` runs these tests with another client, and must not silently use
+    ours.
     """
     import kubernetes
 

@@ -1,6 +1,4 @@
-"""What a server can do wrong: each is one error that says so, after one request and within its
-limits.
-"""
+"""Server faults: each becomes one error that names it, after one request and within its limits."""
 
 from __future__ import annotations
 
@@ -120,7 +118,7 @@ FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
 
 
 def _until_given_up(api: Api, fault: Fault) -> AbstractContextManager[None]:
-    """The limit that the fault runs into, and none where it is told at once."""
+    """Return the limit that the fault reaches, or none if it is reported at once."""
     if isinstance(fault, Silence):
         return impatient(api)
     return hurried(api) if isinstance(fault, Drip) else nullcontext()
@@ -474,9 +472,8 @@ def test_a_kubeconfig_that_is_gone_when_it_is_needed_again_is_told(
 def test_a_call_that_is_cut_at_its_end_takes_nobody_else_with_it(
     api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Its connection is free again with its last byte.
-
-    It becomes overdue just then, and another call has that one.
+    """The connection is free again after the last byte. The call becomes overdue at that moment,
+    when another call uses the connection.
     """
     first: list[Call] = []
     end, uses = Calls.end, Call.uses
@@ -509,7 +506,7 @@ def test_a_call_that_is_cut_at_its_end_takes_nobody_else_with_it(
 def test_calls_are_watched_over_as_soon_as_there_is_a_thread_for_it(
     api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod may have no more of them than so many."""
+    """A pod may be limited to a number of threads."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -1,4 +1,4 @@
-"""Two hundred faults later there are as many threads and sockets as before."""
+"""After two hundred faults, there are as many threads and sockets as before."""
 
 from __future__ import annotations
 
@@ -64,14 +64,12 @@ def _sockets() -> int:
 
 
 def _settled(server: FakeApiServer) -> None:
-    """Until the server's side of all connections but the kept one has noticed that it was
-    closed.
-    """
+    """Wait until the server has noticed the end of all connections except the one that is kept."""
     wait_until(lambda: len(server._sockets) <= 1)
 
 
 def _threads_end() -> bool:
-    """Whether those that watch over calls are gone, a moment later."""
+    """Return whether the threads that supervise calls have ended, a moment later."""
     mine = [thread for thread in threading.enumerate() if thread.name == "kubernetes-calls"]
     for thread in mine:
         thread.join(60)  # far above the idle time of those that earlier tests left

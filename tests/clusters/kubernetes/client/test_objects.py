@@ -1,4 +1,4 @@
-"""Reading objects: whatever the server adds, whatever it leaves out, and nothing that is none."""
+"""Reading objects: whatever the server adds or leaves out, and whatever is no object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over the wire, one gesture at a time: exactly one request each."""
+"""What is sent over the network: exactly one request for each operation."""
 
 from __future__ import annotations
 

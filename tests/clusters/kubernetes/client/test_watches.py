@@ -1,6 +1,4 @@
-"""A watch shows what changes, in order; whatever else happens to it is an error, and closing it
-ends it at once.
-"""
+"""A watch shows changes in order; anything else is an error, and closing a watch ends it at once."""
 
 from __future__ import annotations
 
@@ -231,7 +229,7 @@ def test_another_thread_ends_it_at_once(
 def test_another_thread_ends_it_between_two_events(
     api: Api, jobs: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader comes back for the next one while the other is still clearing up."""
+    """The reader asks for the next event while the other thread is still closing the watch."""
     stream = jobs()
     api.post(api.jobs_path(), job("a"))
     assert _told(next(stream)) == ("ADDED", "a")

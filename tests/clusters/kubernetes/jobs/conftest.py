@@ -21,7 +21,7 @@ from tests.support.kube_api.store import JOBS
 
 @dataclass
 class Fixture:
-    """A deployer on a fake API server, and a clock to be set."""
+    """A deployer on a fake API server, and a clock that tests set."""
 
     server: FakeApiServer
     api: Api
@@ -30,9 +30,7 @@ class Fixture:
     made: list[KubernetesDeployer] = field(default_factory=list)
 
     def without_answer(self, fault: Silence, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The next creation of a Job falls silent, before or after its effect, and is given up
-        then.
-        """
+        """The next creation of a Job gets no response, before or after its effect, and times out."""
         self.server.faults.add("POST", r"/jobs(\?|$)", fault)
         send, silent = self.api._wire._send, iter([True])
 

@@ -1,5 +1,5 @@
-"""Creating Jobs, each at most once: every answer that a server can give, and every one that can be
-lost.
+"""Creating Jobs, each at most once: every response that a server can send, and every response that
+can be lost.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_of_a_page_each_task_is_judged_by_itself(fixture: Fixture) -> None:
 def test_of_a_call_with_tries_of_several_attempts_each_finds_its_own_job(
     fixture: Fixture, may_list: bool
 ) -> None:
-    """Also those of one index: a call that was lost made the first try, and another one the
+    """Tries of one index are included: a lost call created the first try, and another call the
     second.
     """
     page = [QueuedTask(70 + n, n, {}, attempt=1 + n % 3) for n in range(6)]
@@ -165,7 +165,7 @@ def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(
 def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
     fixture: Fixture, spec: dict[str, Any], status: dict[str, Any], state: str
 ) -> None:
-    """The end of its pod is on record, and the one that lets go of it may not have come yet."""
+    """The end of its pod is on record, but the release of the pod may not have arrived."""
     fixture.deploy(2)
     fixture.server.store.update(
         JOBS,
@@ -268,7 +268,7 @@ POLICY = Answer(
 
 
 def _lost(fixture: Fixture) -> str:
-    """A call whose Job is there and executes, though nobody had an answer. Its uid."""
+    """A call whose Job exists and executes, although nobody received a response. Returns its uid."""
     fixture.server.faults.add("POST", JOBS_POST, LostAnswer())
     fixture.server.faults.add("GET", r"/jobs/", Answer(503), times=None)
     with pytest.raises(ClusterUnavailable):
@@ -339,7 +339,7 @@ OF_A_TASK = [labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.TASK, labels.MAN
 def test_a_job_whose_labels_were_edited_is_ours_all_the_same(
     fixture: Fixture, edited: dict[str, str]
 ) -> None:
-    """Its hash names run, task and what was asked: to refuse it would end the task while its Job
+    """Its hash identifies run, task and request. Refusing it would end the task while its Job
     executes.
     """
     uid = _lost(fixture)
@@ -436,7 +436,7 @@ MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
 def _given_away(fixture: Fixture) -> None:
-    """From now on the server gives every Job to another controller, as the webhook of a MultiKueue
+    """From now on, the server assigns every Job to another controller, as MultiKueue's webhook
     does.
     """
     fixture.server.faults.add(
@@ -584,7 +584,7 @@ def test_what_says_nothing_about_the_task_is_an_outage(
 
 
 def test_nothing_is_created_in_another_namespace_than_the_callers(fixture: Fixture) -> None:
-    """By the uid: one of the same name on another cluster is another one."""
+    """Namespaces are compared by uid: one of the same name on another cluster is a different one."""
     place = KubernetesCluster(fixture.api).place()
     assert place is not None
     for other in (place.replace("crawls/", "elsewhere/"), "crawls/another/-", "somewhere"):
@@ -628,7 +628,7 @@ def test_the_server_is_told_until_when_it_may_create(fixture: Fixture) -> None:
 
 
 def _slow_credentials(fixture: Fixture, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """To get them takes time, as with a plugin that asks somebody else."""
+    """Credentials take time, as with a plugin that calls another service."""
     current = fixture.api._wire._access.current
 
     def slow() -> Any:

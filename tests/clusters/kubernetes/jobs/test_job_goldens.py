@@ -1,4 +1,4 @@
-"""Whole Jobs, so that a change of what is sent to clusters is read by somebody."""
+"""Complete Jobs, so that somebody reviews every change in what is sent to clusters."""
 
 from __future__ import annotations
 

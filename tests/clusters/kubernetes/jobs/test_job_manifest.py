@@ -1,4 +1,4 @@
-"""What every Job must be, whatever is asked for."""
+"""What holds for every Job, whatever is requested."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def env_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def expanded(text: str, known: dict[str, str]) -> str:
-    """What the kubelet makes of a value or an argument
+    """Return what the kubelet makes of a value or an argument
     (third_party/forked/golang/expansion/expand.go).
     """
     out, at = "", 0
@@ -71,7 +71,7 @@ def expanded(text: str, known: dict[str, str]) -> str:
 
 
 def check(job: dict[str, Any]) -> None:
-    """The rules of RFC 1123 and of the API, and ours."""
+    """Check the rules of RFC 1123, of the API, and our own."""
     assert _NAME.fullmatch(job["metadata"]["name"])
     for meta in (job["metadata"], job["spec"]["template"]["metadata"]):
         for name, value in meta["labels"].items():
@@ -376,7 +376,7 @@ def test_what_is_reserved(limits: Resources, wished: Resources, requests: dict[s
 
 
 def test_memory_that_is_reserved_without_a_limit_is_the_limit() -> None:
-    """A LimitRange would set its own otherwise (512Mi in deploy/), and a pod that reserves more is
+    """Otherwise a LimitRange would set its own (512Mi in deploy/), and a pod that reserves more is
     refused.
     """
     wish = PodOptions(requests=Resources(memory="1Gi"))
@@ -545,7 +545,9 @@ def test_wrong_arguments_are_refused_before_anything_is_made() -> None:
 
 
 def test_what_the_installation_owns_is_refused_whoever_read_the_catalogue() -> None:
-    """A scheduler service whose settings changed since, or a catalogue of somebody else."""
+    """The settings of the scheduler service may have changed, or the catalogue may be somebody
+    else's.
+    """
     rules = Rules(volume_claim="data", pull_secrets=["registry"])
     for options, secrets, words in (
         (
@@ -587,10 +589,8 @@ def test_what_is_too_much_is_refused_with_its_size() -> None:
 
 
 def test_a_page_of_the_largest_jobs_fits_into_an_answer() -> None:
-    """What the server adds (defaults, managed fields, a status) is told by
-    ``test_manifests_dry_run``: below 8 KiB.
-
-    And what the bound of a request lets through fits into a Job.
+    """``test_manifests_dry_run`` shows that the server adds less than 8 KiB (defaults, managed
+    fields, a status). Whatever fits into a request fits into a Job.
     """
     assert 500 * (MANIFEST_MAX + 16 * 1024) <= ANSWER_MAX
     largest = crawler(args={"x": Argument()}, settings={"s": "1"})
@@ -637,8 +637,8 @@ def test_the_hash_tells_apart_what_was_asked_for() -> None:
 
 
 def test_the_hash_is_the_same_for_every_try_of_the_call() -> None:
-    """Another replica, a later deadline, a catalogue that changed in between: its own Job is known
-    again.
+    """With another replica, a later deadline or a changed catalogue, a call still recognizes its
+    own Job.
     """
     before = crawler(args={"a": Argument("old"), "b": Argument()}, settings={"DELAY": "1"})
     after = replace(

@@ -1,5 +1,5 @@
-"""What is worth a poll, and that nothing which is gets lost, whatever a watch leaves out, repeats
-or tells late.
+"""Which changes need a poll, and that none is missed, whatever a watch omits, repeats or reports
+late.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ STEP = st.tuples(
 
 
 class Story:
-    """What is true, what the observer was told of it, and what polls saw that came of it."""
+    """What is true, what the observer was told, and what the resulting polls saw."""
 
     def __init__(self) -> None:
         self.changes = Changes(LONG)
@@ -143,8 +143,9 @@ class Story:
         self.told: list[tuple[str, ObjectState | None]] = []
 
     def step(self, kind: str, number: int, ahead: int, fate: str) -> None:
-        """One object moves on, and the watch tells it at once, later, once more with what it told
-        before, or never: a watch that was cut is followed by a list."""
+        """One object changes. The watch reports this at once, later, again together with earlier
+        events, or never; a list follows a watch that was cut off.
+        """
         self.now += 1
         place, life = self.places.get((kind, number), (-1, 0))
         place = max(0, place + ahead)
@@ -182,13 +183,13 @@ class Story:
             self._poll(self.changes.listed(kind, there, self.now))
 
     def rest(self) -> None:
-        """The list that comes sooner or later, and time."""
+        """Let time pass until the next list."""
         self.lists()
         self.now += int(LONG) + 1
         self._poll(self.changes.slow(self.now))
 
     def unseen(self, kind: str) -> list[tuple[str, ObjectState | None, ObjectState | None]]:
-        """What no poll has seen as it is now. An end is seen once, whatever follows it."""
+        """Return what no poll has seen in its present state. An end needs to be seen only once."""
         found = []
         for uid in {uid for uid in (*self.true, *self.polled) if uid.startswith(kind)}:
             true, polled = self.true.get(uid), self.polled.get(uid)

@@ -1,5 +1,5 @@
-"""Every way in which a watch goes wrong: what is noticed all the same, what it says about itself,
-how much it asks.
+"""Every way in which a watch can fail: what is still noticed, what the observer reports about
+itself, and how much it asks.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ JOB_WATCH, JOB_LIST = rf"{JOBS}(?=.*{WATCH})", rf"{JOBS}(?!.*{WATCH})"
 
 
 def observer(api: Api, pace: Pace = PACE) -> KubernetesObserver:
-    """Nothing waits for long by its clock, unless a test puts that forward."""
+    """By its clock, nothing waits for long unless a test advances the clock."""
     return KubernetesObserver(api, pace=pace, long_s=LONG_S)
 
 
 @contextmanager
 def begun(seeing: KubernetesObserver) -> Iterator[Told]:
-    """It watches, or tries to."""
+    """Wait until it is watching or trying to."""
     told, over = Told(seeing), threading.Event()
     thread = threading.Thread(target=seeing.watch, args=(told, over))
     thread.start()
@@ -87,7 +87,9 @@ def reflectors(told: Told) -> tuple[reflector.Reflector[Any], ...]:
 
 
 def level(told: Told, server: FakeApiServer) -> int:
-    """Until both watches have read all that has happened by now; how often something was told."""
+    """Wait until both watches have read everything up to now. Return how often something was
+    reported.
+    """
     version = server.store.version
 
     def there() -> bool:
@@ -99,7 +101,7 @@ def level(told: Told, server: FakeApiServer) -> int:
 
 
 class Clock:
-    """Stands still until it is put forward. Takes the place of the module ``time``."""
+    """A clock that stands still until it is advanced, in place of the ``time`` module."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -109,15 +111,15 @@ class Clock:
 
 
 def put(api: Api, run_id: int, index: int = 0, **spec: Any) -> str:
-    """A Job of this run; its name."""
+    """Create a Job of this run. Return its name."""
     body = job_of(run_id, index, {}, **spec)
     api.post(api.jobs_path(), body)
     return str(body["metadata"]["name"])
 
 
 def most(seconds: float) -> int:
-    """How often something may be tried in this time at ``PACE``, if every pause is as short as it
-    may be.
+    """Return how often something may be tried in this time at ``PACE`` if every pause is as short
+    as possible.
     """
     count, pause = 1, PACE.first_s
     while seconds > 0:
@@ -188,7 +190,7 @@ def test_counters_and_heartbeats_tell_nothing(server: FakeApiServer, api: Api) -
 
 
 def test_what_is_on_record_is_not_told_again(server: FakeApiServer, api: Api) -> None:
-    """A release: the finalizer goes, pod and Job get their mark and leave what is watched."""
+    """After a release, the finalizer is removed, and pod and Job are marked and no longer watched."""
     name = put(api, RUN)
     server.pod_starts(name)
     with Told(observer(api)).watching() as told:
@@ -418,7 +420,7 @@ def test_now_and_then_there_is_a_list_anyway(server: FakeApiServer, api: Api) ->
 
 
 def test_a_server_that_was_restored_is_believed(server: FakeApiServer, api: Api) -> None:
-    """Resource versions go back; what was made since then never was."""
+    """Resource versions go back, and what was created since then no longer exists."""
     old = put(api, 1)
     server.pod_starts(old)
     version = server.store.version

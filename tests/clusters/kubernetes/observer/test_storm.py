@@ -1,5 +1,5 @@
-"""Random clusters under random faults: at rest again, every change has been told to somebody who
-then polled.
+"""Random clusters with random faults: at the end, every change was reported to somebody who then
+polled.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ LIST_FAULTS: list[Fault] = [
 
 
 class Polls:
-    """Whoever is told polls, and sees what is true at that moment."""
+    """Polls whenever a change is reported, and sees what is true at that moment."""
 
     def __init__(self, reader: Api, met: set[str]) -> None:
         self.reader = reader
@@ -100,8 +100,8 @@ class Polls:
             self._told.add(run_id)
 
     def poll(self) -> None:
-        """As the wake-ups do: outside the observer's thread, once for all that was told of a run
-        until now.
+        """Poll once for all reports about a run until now, outside of the observer's thread, as the
+        wake-ups do.
         """
         with self._lock:
             told, self._told = self._told, set()
@@ -117,10 +117,9 @@ class Polls:
         return found
 
     def unseen(self) -> list[tuple[int, dict[str, ObjectState], dict[str, ObjectState]]]:
-        """Runs whose last poll saw something else than what is true. An end needs to be seen once.
-
-        A poll may see a pod that comes and goes between two lists while the observer is blind.
-        Nobody can tell its end: the poll that is due finds it.
+        """Return runs whose last poll saw something untrue. An end needs to be seen only once. A
+        poll may see a pod that appears and disappears between two lists while the observer cannot
+        watch. Nobody can report its end: the next planned poll finds it.
         """
         true, wrong = self.true(), []
         for run_id in {*true, *self.seen}:
@@ -137,7 +136,7 @@ class Polls:
 
 @pytest.fixture
 def met(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The pods that an observer has met, by uid."""
+    """Return the pods that an observer has seen, by uid."""
     found: set[str] = set()
     take = Changes.pod
 

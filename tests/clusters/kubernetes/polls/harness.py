@@ -1,4 +1,4 @@
-"""Tasks on the fake API server, and the adapter before it."""
+"""Tasks on the fake API server, and the adapter that reads it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ CRAWLER = CrawlerDefinition(
 
 
 class Harness:
-    """A namespace, its server, and a clock that can be put forward.
-
-    Nothing but a fault takes too long in it.
-    """
+    """A namespace, its server, and a clock that can be advanced. Only a fault takes too long."""
 
     def __init__(self, folder: Path) -> None:
         self._patch = pytest.MonkeyPatch()
@@ -57,18 +54,18 @@ class Harness:
         self._patch.undo()
 
     def stand_still(self) -> None:
-        """From now on the clock moves only when it is put forward."""
+        """From now on, the clock moves only when it is advanced."""
         self._stands_at = datetime.now(UTC)
 
     def now(self) -> datetime:
         return (self._stands_at or datetime.now(UTC)) + self.later
 
     def deploy_more(self, index: int, *, started: bool = True) -> None:
-        """One more task of the run."""
+        """Deploy one more task of the run."""
         self._deploy([index], RUN, started)
 
     def deploy(self, tasks: int = 1, *, run_id: int = RUN, started: bool = True) -> None:
-        """Deploy tasks; ``started``: their pods run."""
+        """Deploy tasks; with ``started``, their pods run."""
         self._deploy(list(range(tasks)), run_id, started)
 
     def _deploy(self, indexes: Sequence[int], run_id: int, started: bool) -> None:

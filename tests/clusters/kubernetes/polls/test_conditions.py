@@ -1,5 +1,5 @@
 """Every condition of a Job and its pod that the documentation lists, as a cluster showed it, and
-what it reads as.
+how it is read.
 """
 
 from __future__ import annotations

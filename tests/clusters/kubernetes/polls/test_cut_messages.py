@@ -1,5 +1,5 @@
-"""Termination messages that a kubelet cut, because a pod has 12 KiB for all its containers: at
-every byte.
+"""Termination messages that a kubelet cut at any byte, because a pod has 12 KiB for all its
+containers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ended a pod, told from the objects alone: every case is one Job and one pod, and the one end
+"""What ended a pod, derived from its objects alone: each case has one Job, one pod, and the one end
 that they prove.
 """
 
@@ -35,7 +35,7 @@ def at(seconds: float) -> str:
 
 
 def word(reason: str | None, code: int, told: bool | None = None) -> str:
-    """A runner's summary; ``told``: whether somebody had told the crawler to stop."""
+    """A runner's summary; ``told`` says whether somebody had asked the crawler to stop."""
     said = {"runner": "1", "finish_reason": reason, "exit": code, "told_to_stop": told}
     return json.dumps({name: value for name, value in said.items() if value is not None})
 
@@ -61,8 +61,8 @@ def mark(seconds: float, reason: str, status: str = "True") -> Object:
 
 
 def deleted(asked: float, grace: int = GRACE) -> Object:
-    """What the API server writes when somebody asks for the deletion; without a grace, when its
-    node does.
+    """Return what the API server writes when a deletion is requested; without a grace period, when
+    the node deletes.
     """
     return {"deletionTimestamp": at(asked + grace), "deletionGracePeriodSeconds": grace}
 
@@ -351,7 +351,7 @@ def test_an_unknown_reason_of_a_pod_that_succeeded_is_no_refusal() -> None:
     ],
 )
 def test_a_node_that_ended_a_pod_says_so_by_its_reason_alone(reason: str, words: str) -> None:
-    """Older nodes set no mark."""
+    """Older nodes do not set the condition."""
     read = ending(job(), pod(done(60, 18), reason=reason, message="so it is"))
     assert (read.outcome, f"{words}: so it is" in read.cause) == ("interrupted", True), read.cause
 
@@ -565,9 +565,7 @@ def test_the_pod_s_own_deadline_is_counted_by_the_clock_that_dates_the_end() -> 
 
 @pytest.mark.parametrize("grace", [10**14, 2**63 - 1, 2**70, -5])
 def test_a_grace_that_leaves_the_calendar_keeps_no_task_from_being_read(grace: int) -> None:
-    """The API takes any number, and counts the stamp of such a deletion round the end of its
-    own.
-    """
+    """The API accepts any number, and the time of such a deletion overflows."""
     own = {"spec": {"terminationGracePeriodSeconds": grace}}
     gone = {"deletionTimestamp": "2262-04-11T23:47:16Z", "deletionGracePeriodSeconds": grace}
     marked = pod(done(900, 143), mark(10, "PreemptionByScheduler"), meta=deleted(900, 0), **own)
@@ -628,7 +626,7 @@ def test_a_pod_that_is_the_last_of_its_job_has_ended(held: Object | None, told: 
 
 
 def test_of_a_suspended_job_that_is_deleted_nothing_had_run() -> None:
-    """Its pod is no end: a stop of ours would have come too late for it."""
+    """Its pod is no evidence of an end: a stop of ours would have come too late for it."""
     going = job(suspend=True, gone=True)
     assert poll(going, pod(None, tracked=False, **NOWHERE)) == poll(going, None)
 
@@ -653,8 +651,8 @@ shifts = st.integers(-APART, APART)
 def test_an_end_that_somebody_asked_for_reads_alike_by_any_clock(
     how: tuple[int, str | None], reason: str | None, shift: int, kept: bool
 ) -> None:
-    """Asked for at 100 s, over a moment later, dated by a node whose clock is off as far as clocks
-    may be.
+    """The end is requested at 100 s, and follows a moment later by a node whose clock differs as
+    much as allowed.
     """
     code, message = how
     runner = message is not None
@@ -681,8 +679,8 @@ def test_an_end_that_somebody_asked_for_reads_alike_by_any_clock(
 def test_an_end_that_the_runner_vouches_for_reads_alike_by_any_clock(
     how: tuple[int, str], later: str, gap: int, shift: int
 ) -> None:
-    """Over at 100 s, and somebody asked for it when it was too late; without a doubt, or within the
-    two clocks.
+    """The crawler ends at 100 s, and the request comes too late: clearly, or within the difference
+    of the clocks.
     """
     code, message = how
     shift = min(shift, APART - gap - 1)
@@ -707,9 +705,7 @@ def test_an_end_that_the_runner_vouches_for_reads_alike_by_any_clock(
 def test_what_came_while_the_runner_uploaded_did_not_end_the_crawler(
     code: int, reason: str | None, found: str, cause: str
 ) -> None:
-    """The container ends with its runner, long after the crawler; nobody had told that one to
-    stop.
-    """
+    """The container ends with its runner, long after the crawler, which nobody had asked to stop."""
     said = pod(
         done(100, code, word(reason, code, told=False)),
         *([mark(60, "EvictionByEvictionAPI")] if cause == "mark" else []),
@@ -732,7 +728,7 @@ def test_a_crawler_that_was_told_to_stop_did_not_end_by_itself_whatever_its_exit
 
 
 def test_the_events_of_a_job_that_a_queue_resumed_are_read() -> None:
-    """Its condition "Suspended" stays there, and is false."""
+    """Its condition "Suspended" remains, and is false."""
     resumed = decode(
         Job, json.dumps(job(condition("Suspended", 1, "JobResumed", "False"))).encode()
     )

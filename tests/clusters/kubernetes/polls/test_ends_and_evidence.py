@@ -1,4 +1,4 @@
-"""Stops and kills, what is read before and after them, and letting go of what is on record."""
+"""Stops and kills, what is read before and after them, and the release of what is on record."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ def test_an_end_that_cannot_be_asked_for_is_an_error(
 def test_a_job_that_is_replaced_at_that_moment_is_left_alone(
     harness: Harness, gesture: str
 ) -> None:
-    """Between reading it and deleting it another one took its name: the precondition sees to
-    that.
-    """
+    """Between reading and deletion, another Job took its name: the precondition protects that one."""
     harness.deploy()
     harness.server.faults.add(
         "DELETE", "/jobs/", Answer(409, "Precondition failed: UID in precondition")
@@ -155,8 +153,8 @@ def test_a_kill_shortens_the_grace_and_removes_no_record(harness: Harness) -> No
 
 
 def test_no_node_ever_hears_of_a_longer_grace_before_a_kill(harness: Harness) -> None:
-    """A kubelet keeps the grace that it began with, and deleting the Job has its pods deleted with
-    their own.
+    """A kubelet keeps its first grace period, and the pods of a deleted Job are deleted with their
+    own.
     """
     harness.deploy()
     harness.cluster.kill(run_ref(RUN), harness.ref())
@@ -291,7 +289,7 @@ SAID = [Garbage(words, "text/plain") for words in NO_LOGS]
 def test_a_log_that_is_gone_is_left_out(
     harness: Harness, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was kept before the stop must not be replaced by nothing."""
+    """A log that was saved before the stop must not be replaced by an empty one."""
     monkeypatch.setattr(details, "KEPT_S", 0.2)
     harness.deploy()
     harness.server.pod_prints(harness.name(), b"line\n")
@@ -323,8 +321,8 @@ def test_details_of_an_unreadable_cluster_are_an_error(harness: Harness) -> None
 
 
 def test_the_log_of_another_row_is_not_read(harness: Harness) -> None:
-    """Whoever may see a task may see its log; another database's task of the same name is none of
-    theirs.
+    """Whoever may see a task may see its log; a task of another database with the same name does
+    not belong to it.
     """
     harness.deploy()
     harness.server.pod_prints(harness.name(), b"line\n")
@@ -421,9 +419,7 @@ def test_what_executes_is_never_let_go(harness: Harness) -> None:
 def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_ends(
     harness: Harness, queue: str | None, resumed: bool, left: tuple[bool, int, int]
 ) -> None:
-    """A queue that takes its room back suspends the Job, and resumes it when there is room
-    again.
-    """
+    """A queue that reclaims capacity suspends the Job, and resumes it when there is capacity again."""
     harness.deploy()
     harness.server.controllers.counts_ends = False
 
@@ -447,7 +443,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
 
 
 def _crawler_ends(harness: Harness, index: int = 0, ago_s: float = 120) -> None:
-    """The crawler's own container ends, and one beside it goes on."""
+    """The crawler's own container ends, and a container next to it continues."""
     at = (harness.now() - timedelta(seconds=ago_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def change(pod: Any) -> None:
@@ -514,15 +510,15 @@ def test_an_administrator_finds_and_ends_what_outlived_its_crawler(harness: Harn
 
 
 def _taken_back(harness: Harness, *, suspended: bool) -> None:
-    """What the Job controller does to a pod without a node when the Job is suspended; perhaps
-    resumed since then.
+    """Do what the Job controller does to a pod without a node when its Job is suspended, and
+    perhaps resumed since then.
     """
     harness.server.change_job(harness.name(), lambda job: job["spec"].update(suspend=suspended))
     _deleted_by_controller(harness)
 
 
 def _deleted_by_controller(harness: Harness) -> None:
-    """A suspension: the Job controller lets go of the pod first, and the Job keeps a condition."""
+    """A suspension: the Job controller first releases the pod, and the Job keeps a condition."""
     resumed = {"type": "Suspended", "status": "False", "reason": "JobResumed"}
     harness.server.change_job(
         harness.name(), lambda job: job["status"].setdefault("conditions", []).append(resumed)
@@ -536,9 +532,7 @@ def _deleted_by_controller(harness: Harness) -> None:
 
 
 def test_a_job_that_is_resumed_while_its_pod_ends_has_not_ended(harness: Harness) -> None:
-    """Between the end of the pod and the next one nothing is there that executes, and nothing has
-    ended either.
-    """
+    """Between the end of the pod and the next pod, nothing executes, but nothing has ended either."""
     harness.deploy()
     harness.server.controllers.counts_ends = False
     _deleted_by_controller(harness)
@@ -625,8 +619,8 @@ def test_a_pod_without_its_run_is_read_and_let_go(harness: Harness) -> None:
 def test_a_pod_whose_labels_were_edited_is_let_go(
     harness: Harness, label: str, value: str | None
 ) -> None:
-    """By its finalizer and the uid of its Job; to be held for ever would hold its Job and its
-    namespace as well.
+    """It is recognized by its finalizer and the uid of its Job. If it were held, its Job and
+    namespace would be held as well.
     """
     harness.deploy(2)
 
@@ -693,7 +687,7 @@ def test_a_right_that_went_first_is_an_error(harness: Harness) -> None:
 
 
 def test_the_life_of_a_task_is_five_calls(harness: Harness) -> None:
-    """Beside what all tasks of a run share: the lists of polls, of details, and of letting go."""
+    """This does not count what all tasks of a run share: the lists for polls, details and releases."""
     harness.deploy(10)
     refs = [harness.ref(index) for index in range(10)]
     list(harness.cluster.details(run_ref(RUN), refs))
@@ -710,7 +704,7 @@ def test_the_life_of_a_task_is_five_calls(harness: Harness) -> None:
 def test_the_details_of_many_take_one_list_and_are_read_in_turns(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of 10,000 pods costs seconds, and as many logs are 160 MB."""
+    """A list of 10,000 pods takes seconds, and that many logs are 160 MB."""
     monkeypatch.setattr("crawler_lifecycle.clusters.kubernetes.polls.details.LOGS_A_TURN", 3)
     harness.deploy(10)
     for index in range(10):
@@ -725,8 +719,8 @@ def test_the_details_of_many_take_one_list_and_are_read_in_turns(
 
 
 def test_a_placeholder_is_no_time_of_an_end_for_anybody(harness: Harness) -> None:
-    """The kubelet writes the beginning of the epoch where it knows no time: nothing has waited
-    since 1970.
+    """The kubelet writes the start of the epoch when it knows no time: nothing has waited since
+    1970.
     """
     harness.deploy()
     pod = harness.server.pod_ends(harness.name(), 137)

@@ -1,7 +1,4 @@
-"""A list decodes less of an object than a reading of the object alone.
-
-An observation must not show the difference.
-"""
+"""A list decodes less than a read of the single object. Observations must not show the difference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A task is gone only where it was put: in another namespace, or on another cluster, nothing is
-proved about it.
+"""A task is gone only where it was created: in another namespace, or on another cluster, nothing is
+proved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.run_refs import run_ref
 
 
 def placed(harness: Harness, *, stopping: bool = False, missed_s: float | None = None) -> TaskRef:
-    """A task of which it is on record where it was put."""
+    """A task whose place of creation is on record."""
     return replace(harness.ref(stopping=stopping, missed_s=missed_s), place=harness.cluster.place())
 
 
@@ -37,28 +37,28 @@ def uid_of(harness: Harness, name: str) -> str:
 
 
 def move(harness: Harness, name: str = "elsewhere") -> None:
-    """The setting names another namespace from now on."""
+    """From now on, the setting names another namespace."""
     if harness.server.store.find(NAMESPACES, lambda found: found["metadata"]["name"] == name) == []:
         harness.server.add_namespace(name)
     harness.api.namespace = name
 
 
 def made_anew(harness: Harness) -> None:
-    """The namespace was deleted, and there is another one of its name."""
+    """The namespace was deleted, and another one was created with its name."""
     harness.server.delete_behind(harness.name())
     harness.server.store.remove(NAMESPACES, ("", "crawls"))
     harness.server.add_namespace("crawls")
 
 
 def another_cluster(harness: Harness) -> None:
-    """The kubeconfig leads to a cluster that has a namespace of the same name."""
+    """The kubeconfig now leads to a cluster that has a namespace of the same name."""
     made_anew(harness)
     harness.server.store.remove(NAMESPACES, ("", "kube-system"))
     harness.server.add_namespace("kube-system")
 
 
 def says(harness: Harness, *old: str) -> None:
-    """A person's word that these namespaces are gone for good."""
+    """Record a person's statement that these namespaces are gone for good."""
     note = {labels.REPLACES: ",".join(old)}
     harness.server.store.update(
         NAMESPACES,
@@ -138,9 +138,7 @@ def _jobs() -> Any:
 
 
 def test_a_call_without_an_answer_is_looked_for_where_it_went(harness: Harness) -> None:
-    """No uid is on record, and a stop would take its absence for proof that it never came to
-    life.
-    """
+    """No uid is on record, and a stop would take its absence as proof that it never existed."""
     harness.deploy()
     task = replace(placed(harness), uid=None)
     move(harness)
@@ -190,7 +188,7 @@ def test_a_namespace_that_was_deleted_is_gone_on_its_own_cluster_only(harness: H
 
 @pytest.mark.parametrize("when", ["put", "looked for"])
 def test_without_the_clusters_identity_a_person_has_to_say_it(harness: Harness, when: str) -> None:
-    """Deleted and made anew, or of another cluster: nobody can tell them apart."""
+    """It may have been created again, or belong to another cluster: nobody can distinguish the two."""
     if when == "put":
         harness.server.deny("get", "namespaces", "kube-system")
     harness.deploy()
@@ -285,7 +283,7 @@ def test_the_namespace_is_read_once_and_only_when_something_is_missing(harness: 
 
 
 def test_two_harnesses(tmp_path: Path) -> None:
-    """Two clusters, a namespace of the same name on each."""
+    """Two clusters with a namespace of the same name."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     one, other = Harness(tmp_path / "a"), Harness(tmp_path / "b")

@@ -1,5 +1,5 @@
-"""Polls a Kubernetes cluster in trouble: every fault is an error, and what is gone is gone only
-with proof.
+"""Polls of a faulty Kubernetes cluster: every fault is an error, and a task is gone only with
+proof.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_a_name_that_cannot_be_asked_for_is_no_proof(harness: Harness, fault: Fa
 def test_an_answer_that_is_cut_off_anywhere_is_not_known(
     harness: Harness, cut: Callable[[int], Fault]
 ) -> None:
-    """Of either list, and of the 404 that would prove that the task is gone."""
+    """This holds for both lists, and for the 404 that would prove that the task is gone."""
     harness.deploy(2)
     harness.server.delete_behind(harness.name())
     refs = [harness.ref(missed_s=3600), harness.ref(1)]
@@ -137,7 +137,7 @@ def test_absence_is_proved_by_two_polls(harness: Harness) -> None:
 
 
 def test_what_is_left_of_a_job_is_no_absence(harness: Harness) -> None:
-    """The Job is gone and its pod is not: it executes, whoever asked for what."""
+    """The Job is gone, but its pod is not: the task is executing, whoever deleted what."""
     harness.deploy()
     harness.server.delete_behind(harness.name(), pods=False)
     for seen in (harness.see(), harness.see(stopping=True), harness.see(missed_s=3600)):
@@ -201,7 +201,7 @@ def test_a_list_of_pods_that_lags_behind_ends_nothing(harness: Harness) -> None:
 
 
 def test_jobs_that_have_no_pod_yet_cost_no_further_list(harness: Harness) -> None:
-    """A quota holds hundreds of them for hours."""
+    """A quota can hold hundreds of them for hours."""
     harness.server.controllers.refuses_pods = "exceeded quota: crawls"
     harness.deploy(3, started=False)
     harness.later = timedelta(minutes=10)
@@ -214,9 +214,7 @@ def test_jobs_that_have_no_pod_yet_cost_no_further_list(harness: Harness) -> Non
 
 
 def _listed(harness: Harness) -> list[tuple[str, int]]:
-    """What was listed since the calls were forgotten: selector, and number of objects that came
-    back.
-    """
+    """Return what was listed since the calls were cleared: the selector, and the number of objects."""
     found = [
         str(one.query["labelSelector"])
         for one in harness.server.requests
@@ -281,7 +279,7 @@ def test_a_job_recreated_by_hand_is_not_ours(harness: Harness) -> None:
 
 
 def test_many_that_vanish_at_once(harness: Harness) -> None:
-    """Their names are asked for, and their pods together."""
+    """Their names are requested one by one, and their pods together."""
     harness.uids = {index: f"gone-{index}" for index in range(60)}
     poll = harness.poll(*(harness.ref(index, missed_s=31) for index in range(60)))
     assert {seen.phase for seen in poll.observations} == {Phase.GONE}
@@ -306,7 +304,7 @@ def test_a_pod_torn_away_with_its_finalizer_leaves_its_job(harness: Harness) -> 
 
 
 def test_an_older_snapshot_of_the_cluster(harness: Harness) -> None:
-    """Its versions go back. What was created since is missing, what had ended executes again."""
+    """Versions go back: what was created since is missing, and what had ended is executing again."""
     harness.deploy()
     before = harness.server.store.version
     harness.deploy_more(1)
@@ -318,7 +316,7 @@ def test_an_older_snapshot_of_the_cluster(harness: Harness) -> None:
 
 
 def test_no_page_of_the_inventory_ends_inside_a_task(harness: Harness) -> None:
-    """A pod that an orphaning delete left, beside a new Job under the name."""
+    """A deletion that orphans left a pod next to a new Job of the same name."""
     harness.deploy(3)
     old = harness.server.job(harness.name(1))
     harness.server.delete_behind(harness.name(1), pods=False)
@@ -467,7 +465,7 @@ def test_why_no_pod_is_made_is_read_from_events(harness: Harness, tasks: int, ca
 def test_why_an_image_is_not_pulled_is_read_from_an_event_where_the_container_does_not_say(
     harness: Harness,
 ) -> None:
-    """Older kubelets: while they wait for the next try, the container only says that they do."""
+    """With older kubelets, the container only says that it waits for the next try."""
     harness.deploy(started=False)
     pod = harness.server.pod_waits(
         harness.name(), "ImagePullBackOff", 'Back-off pulling image "crawl.test/crawler:1"'
@@ -502,8 +500,8 @@ def test_why_an_image_is_not_pulled_is_read_from_an_event_where_the_container_do
 def _refused(
     harness: Harness, many: int, reason: str, *, kind: str = "Job", first: str = "a"
 ) -> list[str | None]:
-    """Why five tasks wait, whose events come after those of other objects, or before those that
-    begin with "z".
+    """Return why five tasks wait, whose events come after those of other objects, or before those
+    that begin with "z".
     """
     harness.deploy(5, started=False)
     for name in (f"{first}{number:04}" for number in range(many)):  # a server lists by name
@@ -532,7 +530,7 @@ def _refused(
 def test_events_behind_those_of_others_are_read_as_well(
     harness: Harness, kind: str, reason: str, pages: int
 ) -> None:
-    """Only those that may say why a Job has no pod take any time."""
+    """Time is needed only for those that may say why a Job has no pod."""
     harness.server.controllers.refuses_pods = (
         'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
     )
@@ -554,7 +552,7 @@ def test_an_event_that_was_read_tells_why_although_others_were_not(harness: Harn
 
 @pytest.mark.parametrize("fault", [Answer(500), throttled(), Garbage(b"{}")], ids=repr)
 def test_events_that_were_not_all_read_are_no_silence(harness: Harness, fault: Fault) -> None:
-    """Nothing is said about what nobody has read."""
+    """Nothing is claimed about what was not read."""
     harness.server.controllers.refuses_pods = (
         'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
     )
@@ -566,7 +564,7 @@ def test_events_that_were_not_all_read_are_no_silence(harness: Harness, fault: F
 
 
 def test_a_job_that_was_suspended_and_resumed_has_executed_twice(harness: Harness) -> None:
-    """A queue took its room back and gave it again before the first end was on record."""
+    """A queue reclaimed its capacity and returned it before the first end was on record."""
     harness.deploy()
     harness.server.controllers.counts_ends = False
     harness.server.pod_ends(
@@ -616,7 +614,7 @@ def test_the_previous_attempt_of_another_run_is_nobody_s_business(harness: Harne
 def test_counters_are_found_beside_whatever_else_is_printed(
     harness: Harness, before: bytes, after: bytes
 ) -> None:
-    """The API gives the beginning of the last lines, and what it cuts off is the newest."""
+    """The API returns the beginning of the last lines, and cuts off the newest."""
     harness.deploy()
     line = b'{"crawl_progress": {"pages": 4}}\n'
     harness.server.pod_prints(harness.name(), before + line + after)
@@ -641,7 +639,7 @@ def test_what_is_kept_of_a_log_is_its_end(harness: Harness) -> None:
 
 
 def test_a_task_that_was_never_offered_is_not_what_has_its_name(harness: Harness) -> None:
-    """The Job of another database that counts its runs from 1 as well."""
+    """It is the Job of another database that also counts its runs from 1."""
     harness.deploy()
     harness.server.pod_ends(
         harness.name(), 0, "Completed", '{"runner": "1", "finish_reason": "finished", "exit": 0}'

@@ -1,6 +1,4 @@
-"""What Kueue says about Jobs that it holds or took back, as a poll tells it; and that a poll needs
-none of it.
-"""
+"""What Kueue reports about Jobs that it holds or has taken back, and that a poll works without it."""
 
 from __future__ import annotations
 
@@ -67,7 +65,7 @@ def workload(
 def answers(
     harness: Harness, group: str, path: str, answer: Fault | Json, version: str = "v1beta2"
 ) -> None:
-    """From now on the group is there and answers this."""
+    """From now on, the API group exists and gives this response."""
     found = {"kind": "APIGroup", "name": group, "preferredVersion": {"version": version}}
     harness.server.faults.add(
         "GET", f"/apis/{group}$", Garbage(json.dumps(found).encode()), times=None

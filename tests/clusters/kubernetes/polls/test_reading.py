@@ -1,4 +1,4 @@
-"""What must hold of reading a Job and its pods, whatever the API server shows."""
+"""Rules for reading a Job and its pods, whatever the API server shows."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ messages = st.sampled_from(
 
 
 def partly(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object of which any field may be missing or null."""
+    """An object in which any field may be missing or null."""
     return st.fixed_dictionaries(
         {}, optional={name: st.none() | value for name, value in fields.items()}
     )
 
 
 def conditions(kinds: dict[str, list[str]]) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """At most one condition of a kind, as the API has it."""
+    """At most one condition of a kind, as the API guarantees."""
     one = {
         kind: st.fixed_dictionaries(
             {"type": st.just(kind), "status": truth},
@@ -278,7 +278,7 @@ def poll(task: TaskRef, cluster: Cluster, now: datetime) -> Observation:
 
 
 def proved(cluster: Cluster, seen: Observation) -> bool:
-    """Whether something of ours says by itself that it ended well."""
+    """Return whether one of our containers itself reports a good end."""
     assert seen.end is not None
     job, pods, _ = cluster
     for one in pods:
@@ -297,8 +297,8 @@ def proved(cluster: Cluster, seen: Observation) -> bool:
 
 
 def disturbed(task: TaskRef, cluster: Cluster) -> bool:
-    """Whether every end of a container of ours surely came after somebody else had asked for it,
-    and not long after.
+    """Return whether every end of our containers certainly came after somebody else's request, and
+    soon after it.
     """
     job, pods, _ = cluster
     conditions = (job or {}).get("status", {}).get("conditions", [])
@@ -338,7 +338,7 @@ def disturbed(task: TaskRef, cluster: Cluster) -> bool:
 
 
 def said_finished(seen: Observation) -> bool:
-    """Whether the crawler's own word is that it had finished: then whoever asked for its end came
+    """Return whether the crawler itself reported that it had finished: then a request to end came
     too late.
     """
     return seen.end is not None and (seen.end.finish_reason, seen.end.exit_code) == ("finished", 0)
@@ -349,7 +349,7 @@ def _second(text: str) -> datetime:
 
 
 def test_a_pod_that_somebody_deleted_before_it_had_a_node_and_that_was_stopped_later() -> None:
-    """Only the stop, which the reading does not know, tells whose deletion that was."""
+    """Only the stop, which the reading does not know, shows whose deletion it was."""
     stamp = "2026-01-05T12:00:00Z"
     meta = {"name": "p", "uid": "p", "deletionTimestamp": stamp, "deletionGracePeriodSeconds": 0}
     meta |= {"ownerReferences": [{"kind": "Job", "uid": OURS, "controller": True, "name": "j"}]}
@@ -370,7 +370,7 @@ def test_a_pod_that_somebody_deleted_before_it_had_a_node_and_that_was_stopped_l
 def _leaves(
     value: Any, way: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every number and every time in an object, with the way to it."""
+    """Return every number and every time in an object, with its path."""
     inner = (
         value.items()
         if isinstance(value, dict)
@@ -387,7 +387,7 @@ def _leaves(
 
 
 def _odd_objects() -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Each number and each time of a recorded Job or pod, once, with odd values in its place."""
+    """Return each number and each time of a recorded Job or pod, once, replaced by odd values."""
     seen: set[tuple[Any, ...]] = set()
     for path in sorted(RECORDED.glob("*.json")):
         said = json.loads(path.read_text())
@@ -447,7 +447,7 @@ def test_reading_has_an_answer_to_everything_and_calls_nothing_a_success_by_defa
 def _ended(
     code: int, word: str, end: int, head: dict[str, Any], told: dict[str, str], rest: dict[str, Any]
 ) -> Any:
-    """A Job of ours and its pod, whose crawler ended well as far as its exit code goes."""
+    """A Job of ours and its pod, whose exit code says that the crawler ended well."""
     stamp = (T0 + timedelta(seconds=end)).strftime("%Y-%m-%dT%H:%M:%SZ")
     done = {"exitCode": code, "reason": "Completed", "message": word, "finishedAt": stamp}
     owner = {"kind": "Job", "name": "crawl-1-0-1", "uid": OURS, "controller": True}
@@ -579,7 +579,7 @@ def _typed(cluster: Any) -> Cluster:
 
 
 def _damage(value: Any, data: st.DataObject) -> None:
-    """Drop, empty or replace one thing somewhere inside."""
+    """Remove, empty or replace one thing somewhere inside."""
     while True:
         keys = sorted(value) if isinstance(value, dict) else list(range(len(value)))
         if not keys:

@@ -1,5 +1,5 @@
-"""What one run has in its objects makes lists longer, and hides no other run: every list is read in
-pages that fit.
+"""The objects of one run make lists longer, but hide no other run: every list is read in pages that
+fit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEAVY = 8
 
 @pytest.fixture
 def heavy(harness: Harness) -> Harness:
-    """A run of one small task, and another one that fits into no answer."""
+    """A run with one small task, and another run that fits into no response."""
     harness.deploy(1)
     harness.deploy(HEAVY, run_id=RUN + 1)
     for index in range(HEAVY):
@@ -86,7 +86,7 @@ def test_a_poll_of_the_heavy_run_itself(heavy: Harness) -> None:
 
 
 def _pages(harness: Harness, size: int = 500) -> list[int]:
-    """The sizes of the pages that one list asked for."""
+    """Return the page sizes that one list requested."""
     harness.forget_calls()
     found = harness.api.listing(harness.api.jobs_path(), Job, labels=labels.ours(), limit=size)
     assert len({job.metadata.name for job in found.items}) == len(found.items)
@@ -119,9 +119,8 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: Harness) -> None:
 def test_many_missing_names_are_asked_for_at_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other, 10,000 of them would not fit into a poll.
-
-    Each still has a 404 of its own.
+    """One after the other, 10,000 of them would take longer than a poll. Each still needs its own
+    404.
     """
     harness.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
     together, get = threading.Barrier(cluster.THREADS, timeout=150), harness.api.get

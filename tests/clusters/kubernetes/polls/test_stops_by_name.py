@@ -1,6 +1,4 @@
-"""A stop goes to a Job by its name and needs nothing else: no readable row, no log, no last word of
-its crawler.
-"""
+"""A stop needs only the name of the Job: no readable row, no log, no final message of its crawler."""
 
 from __future__ import annotations
 
