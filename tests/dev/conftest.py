@@ -1,4 +1,4 @@
-"""Real stacks of real processes, each in a folder and on ports of its own."""
+"""Real stacks of real processes, each in its own folder and on its own ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST = "test_ctrl_c_ends_all_of_it_and_a_crawl_continues"
 
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[Dev]:
-    """A stack that is not started yet; whatever the test leaves of it is killed."""
+    """A stack that has not been started; everything that the test leaves running is killed."""
     stack = Dev(tmp_path / "state")
     yield stack
     stack.close()
@@ -27,7 +27,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 
 @pytest.fixture(scope="package")
 def shared() -> Iterator[list[Dev]]:
-    """The shared stacks that are up."""
+    """The shared stacks that are running."""
     stacks: list[Dev] = []
     yield stacks
     for stack in stacks:
@@ -36,9 +36,8 @@ def shared() -> Iterator[list[Dev]]:
 
 @pytest.fixture(scope="package")
 def running(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
-    """One stack for the tests of this folder, which leave it as whole as they found it.
-
-    It speaks scrapyd's dialect.
+    """One stack for the tests of this folder, which leave it as they found it. It also offers
+    scrapyd's API.
     """
     for other in shared:  # its tests are over
         other.close()
@@ -51,10 +50,8 @@ def running(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
 
 @pytest.fixture(scope="package")
 def serving(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
-    """One that serves a person's own pages, beside a catalogue of theirs, and delivers to folders
-    of theirs.
-
-    Of these an option names one and the environment the other.
+    """A stack that serves a person's pages with their own catalogue, and delivers to their folders.
+    An option names one folder and the environment the other.
     """
     folder = tmp_path_factory.mktemp("serving")
     (folder / "pages").mkdir()
@@ -69,8 +66,8 @@ def serving(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with stacks of their own come first, then those of each shared one: it takes a
-    twentieth of a processor.
+    """Tests with their own stacks come first, then those of each shared stack, because an idle
+    stack takes a twentieth of a processor.
     """
     here = Path(__file__).parent
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(here)]

@@ -1,7 +1,5 @@
-"""A crawler without a site that keeps docs/contract.md, or breaks it as its first word says.
-
-It ends by itself only in a run after one that was resumed, so that no check comes too late to stop
-it.
+"""A crawler without a site that follows docs/contract.md, or breaks it as its first argument says.
+It ends by itself only in a run after a resumed one, so that no check comes too late to stop it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the tests of the stack share."""
+"""Shared helpers for tests of the stack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S, ANSWER_S = 150.0, 300.0
 
 @dataclass
 class Dev:
-    """A ``crawlctl dev`` over one state directory."""
+    """A ``crawlctl dev`` with one state directory."""
 
     state_dir: Path
     options: tuple[str, ...] = ("--ports", "free", "--services", "4")
@@ -39,7 +39,7 @@ class Dev:
         return self.await_banner()
 
     def await_banner(self) -> Dev:
-        """Wait for the banner of one that was launched."""
+        """Wait for the banner of a stack that was launched."""
         assert self.process is not None
         assert self.process.stdout is not None
         while line := self.process.stdout.readline():
@@ -80,24 +80,24 @@ class Dev:
                 self.process.stdout.close()
 
     def error_output(self) -> str:
-        """Everything it said to people."""
+        """Return everything that it printed for people."""
         return self.state_dir.with_suffix(".err").read_text()
 
     @property
     def known(self) -> dict[str, Any]:
-        """``dev.json`` as it is now."""
+        """Return the present contents of ``dev.json``."""
         content: dict[str, Any] = json.loads((self.state_dir / "dev.json").read_text())
         return content
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to leave; its exit code."""
+        """Ask it to exit. Return its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(ANSWER_S)
 
     @contextmanager
     def no_crawl_gets_on(self) -> Iterator[None]:
-        """The demonstration site answers nobody meanwhile, so that no crawl of it can end."""
+        """Let the demonstration site answer no requests meanwhile, so that no crawl of it can end."""
         site = self.known["processes"]["site"]
         os.kill(site, signal.SIGSTOP)
         try:
@@ -106,9 +106,7 @@ class Dev:
             os.kill(site, signal.SIGCONT)
 
     def crawlers(self) -> list[str]:
-        """The names of the catalogue as the gateway knows it, which is asked without a process of
-        its own.
-        """
+        """Return the names in the catalogue as the gateway knows it, without starting a process."""
         with Gateway(self.known["gateway"]) as gateway:
             return [str(row["name"]) for row in gateway.rows("/v1/crawlers")]
 
@@ -129,5 +127,5 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def gone(pids: dict[str, int]) -> bool:
-    """Whether none of these processes lives."""
+    """Return whether all of these processes have ended."""
     return all(processes.start_time(pid) is None for pid in pids.values())

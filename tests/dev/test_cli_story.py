@@ -1,4 +1,4 @@
-"""The command line against the real stack: what a person does with a run, from its start to its
+"""The command line with the real stack: what a person does with a run, from its start to its
 archive.
 """
 
@@ -30,10 +30,8 @@ POLL = ("--poll-minutes", "0.02")
 
 @pytest.fixture(scope="module")
 def ended(running: Dev) -> int:
-    """A run of two tasks, the second of which was added while the first was executed; watched to
-    its end.
-
-    Its archive comes after that.
+    """A run with two tasks, the second of which was added while the first was executing, watched to
+    its end. Its archive follows later.
     """
     with running.no_crawl_gets_on():
         started = running.crawlctl(
@@ -159,7 +157,9 @@ def test_nothing_is_bad_about_the_stack(running: Dev) -> None:
 
 
 def test_fix_registers_search_attributes(running: Dev) -> None:
-    """In a namespace of its own, because the workers register them in theirs at their start."""
+    """The test uses its own namespace, because workers register the attributes in theirs when they
+    start.
+    """
     temporal = Path(sys.executable).parent / "temporal"
     address = ("--address", running.known["temporal"])
     create = [
@@ -219,7 +219,7 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
 
 
 def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> None:
-    """A gateway beside the stack's own, which asks for tokens that `gateway token new` made."""
+    """A separate gateway next to the stack's, which requires tokens that `gateway token new` made."""
     known, port = running.known, processes.free_port()
     made = {
         role: json.loads(
@@ -271,9 +271,8 @@ DEVIATIONS = {
 def test_crawlers_are_checked_against_the_contract(
     running: Dev, tmp_path: Path, request: pytest.FixtureRequest, hows: tuple[str, ...]
 ) -> None:
-    """At the same time: each waits for its counters most of the time.
-
-    All that a check can find: test_check.
+    """Both at the same time, because each mostly waits for its counters. test_check covers
+    everything that a check can find.
     """
     catalogue, project = running.state_dir / "crawlers.yaml", tmp_path
     shutil.copy(Path(__file__).with_name("contract_crawler.py"), project)

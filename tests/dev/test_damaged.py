@@ -1,5 +1,5 @@
-"""Pages of the database of ``crawlctl dev`` are overwritten while a crawl executes: told, put back,
-taken up again.
+"""Pages of the database of ``crawlctl dev`` are overwritten while a crawl executes: the damage is
+reported, a copy restored, and the crawl adopted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.dev.dev_support import ANSWER_S, Dev, wait_until
 
 
 def refused(dev: Dev) -> str:
-    """What a start says that does not succeed."""
+    """Return the output of a start that fails."""
     before = len(dev.error_output())
     dev.launch()
     assert dev.process is not None

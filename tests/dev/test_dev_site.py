@@ -1,5 +1,5 @@
-"""``crawlctl dev --site FOLDER``: the quick start of docs/first-crawl.md, word by word, and what is
-refused.
+"""``crawlctl dev --site FOLDER``: the quick start of docs/first-crawl.md as it is written, and what
+is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _items(stack: Dev, run_id: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Dev]:
-    """A stack over the usual state directory of an empty folder, and of pages in it."""
+    """A stack with the usual state directory in an empty folder, with pages in it."""
     write_pages(tmp_path / "pages")
     # A proxy that reaches nothing, as many have one that does not reach their own machine.
     proxy = {
@@ -110,7 +110,7 @@ CASES |= {"**A Node program**": "nib"} if shutil.which("node") else {}
 
 
 def test_the_readers_own_cases(serving: Dev, request: pytest.FixtureRequest) -> None:
-    """The first lines of docs/first-crawl.md, typed as they stand, in one stack, which reads each
+    """The first commands of docs/first-crawl.md, typed as written, in one stack, which reads each
     catalogue.
     """
     page = (ROOT / "docs" / "first-crawl.md").read_text()
@@ -151,7 +151,7 @@ def _restore_catalogue(stack: Dev, request: pytest.FixtureRequest) -> None:
 
 
 def _write_shop(here: Path) -> Path:
-    """Write the project of the pages; the path of its spider."""
+    """Write the project of the page. Return the path of its spider."""
     (here / "shop" / "shop").mkdir(parents=True, exist_ok=True)
     (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     (here / "shop" / "shop" / "settings.py").write_text("SPIDER_MODULES = ['shop.products']\n")
@@ -161,17 +161,15 @@ def _write_shop(here: Path) -> Path:
 
 
 def _typed(text: str) -> list[str]:
-    """The commands in the first console block of a text."""
+    """Return the commands in the first console block of a text."""
     block = text.partition("```console\n")[2].partition("```")[0]
     lines = [line.removeprefix("$ ") for line in block.splitlines()]
     return [line for line in lines if not line.startswith("#")]
 
 
 def test_the_page_about_deploys(serving: Dev, request: pytest.FixtureRequest) -> None:
-    """docs/deploy-crawlers.md, typed as it stands.
-
-    Its last block needs programs of others: tests/gateway/scrapyd/test_deploys.py sends what they
-    send.
+    """docs/deploy-crawlers.md, typed as written. Its last block needs other projects' programs:
+    tests/gateway/scrapyd/test_deploys.py sends what they send.
     """
     page = (ROOT / "docs" / "deploy-crawlers.md").read_text()
     here = serving.state_dir.parent
@@ -208,7 +206,7 @@ def test_the_page_about_deploys(serving: Dev, request: pytest.FixtureRequest) ->
 
 
 def _said(stack: Dev, line: str) -> str:
-    """Type a command; its output."""
+    """Type a command. Return its output."""
     here = stack.state_dir.parent
     more = ["--poll-minutes", "0.02"] if " start " in line else []
     done = in_process.crawlctl(*shlex.split(line)[1:], *more, env=os.environ, folder=here)

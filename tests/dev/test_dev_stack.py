@@ -1,4 +1,4 @@
-"""``crawlctl dev``: up, restarted, refused, ended."""
+"""``crawlctl dev``: started, restarted, refused, ended."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_everything_is_up_and_dev_json_says_where(running: Dev) -> None:
 
 
 def test_what_it_keeps_is_its_owners_alone(running: Dev) -> None:
-    """Databases, sockets, logs, archives; others may pass through the folders of crawls, where
-    those have a user.
+    """Databases, sockets, logs and archives. Other users may pass through the folders of crawls
+    that run as a user of their own.
     """
     found = [path for path in running.state_dir.rglob("*") if not path.is_symlink()]
     assert len(found) > 20
@@ -162,11 +162,10 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
 
 
 def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(dev: Dev) -> None:
-    """While it starts, and by SIGKILL, which it cannot hear.
-
-    The next start goes on, with the same crawl. It does not start over the tables of an older
-    version, ends its crawls when told to, and begins anew. How the next start goes on after an
-    orderly end: test_upgrade.
+    """A stack is interrupted while it starts, and killed by SIGKILL, which it cannot handle. The
+    next start continues with the same crawl. It does not start with the tables of an older version,
+    ends its crawls on request, and can start from scratch. test_upgrade covers the start after a
+    regular end.
     """
     log, file = dev.state_dir / "logs" / "database.log", dev.state_dir / "dev.json"
     moments: list[Callable[[], object]] = [
@@ -221,7 +220,7 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
 
 
 def test_ctrl_c_ends_all_of_it_and_a_crawl_continues(running: Dev) -> None:
-    """Comes last: nobody else has this stack afterwards."""
+    """This test comes last, because no other test can use the stack afterwards."""
     catalogue = running.state_dir / "crawlers.yaml"
     catalogue.write_text(catalogue.read_text() + LONG)
     wait_until(lambda: "long" in running.crawlers())
@@ -244,7 +243,7 @@ def _runs(dev: Dev) -> list[tuple[str, str]]:
 
 @contextmanager
 def _few_parts(*names: str) -> Iterator[None]:
-    """Stacks of this process have these parts alone meanwhile."""
+    """Let stacks of this process have only these parts meanwhile."""
     parts = layout.Layout.parts
 
     def needed(self: layout.Layout, env: Mapping[str, str]) -> dict[str, Part]:
@@ -256,14 +255,14 @@ def _few_parts(*names: str) -> Iterator[None]:
 
 
 def _started(dev: Dev) -> int:
-    """A run whose crawler executes."""
+    """A run whose crawler is executing."""
     run_id = int(dev.crawlctl("start", "long", "--poll-minutes", "0.02", "-o", "name").stdout)
     wait_until(lambda: _crawlers_of(dev, run_id))
     return run_id
 
 
 def _is_not_started_over_older_tables(dev: Dev) -> None:
-    """Nor made anew while a crawl still runs."""
+    """Check that it does not start over older tables, or recreate them while a crawl is running."""
     _rename_column(dev, "retry_note", to="former")
     dev.launch()
     assert dev.process is not None
@@ -284,7 +283,7 @@ def _namespaces(dev: Dev) -> list[bytes]:
 
 
 def _crawlers_of(dev: Dev, run_id: int) -> list[int]:
-    """Process ids of the crawlers of a run that live."""
+    """Return the process ids of a run's live crawlers."""
     found = []
     for file in run_folder(dev.state_dir, run_id).glob("*/*/process.json"):
         known = json.loads(file.read_text())
@@ -294,7 +293,7 @@ def _crawlers_of(dev: Dev, run_id: int) -> list[int]:
 
 
 def _rename_column(dev: Dev, name: str, to: str) -> None:
-    """What an older version's table looks like."""
+    """Rename a column, so that the table looks like an older version's."""
     with closing(sqlite_files.connect(dev.state_dir / "lifecycle.db")) as db, db:
         db.execute(f"ALTER TABLE task_history RENAME COLUMN {name} TO {to}")
 
@@ -308,7 +307,7 @@ def test_without_a_catalogue_it_says_what_to_do(dev: Dev) -> None:
 
 
 def _invalid(dev: Dev, catalogue: str) -> str:
-    """What it says to this catalogue."""
+    """Return the error message for this catalogue."""
     dev.state_dir.parent.joinpath("crawlers.yaml").write_text(catalogue)
     before = len(dev.error_output()) if dev.process else 0
     dev.launch()
@@ -319,7 +318,9 @@ def _invalid(dev: Dev, catalogue: str) -> str:
 
 @pytest.mark.slow
 def test_what_was_wrong_yesterday_is_no_word_of_today(dev: Dev) -> None:
-    """It is in the log. How the words of the last start are found: test_supervise."""
+    """Older messages are in the log. test_supervise covers how the messages of the last start are
+    found.
+    """
     assert "crawlers.yaml:3" in _invalid(dev, SURPLUS)
     assert not dev.state_dir.joinpath("dev.json").exists(), "it is read before any part starts"
     today = _invalid(dev, "- name: y\n  kind: nonsense\n")

@@ -1,7 +1,5 @@
-"""Every kind of program of ours leaves with the exit code it means, every time.
-
-Programs that touched a Temporal client and leave in Python's own way die by SIGABRT or SIGSEGV in a
-third of all cases.
+"""All our programs exit with the intended code, every time. Programs that used a Temporal client
+and exit in Python's usual way die by SIGABRT or SIGSEGV in a third of all cases.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def _all(times: int, one: Callable[[int], object], at_once: int = 4) -> set[obje
 
 @pytest.mark.parametrize("times", [10, pytest.param(30, marks=pytest.mark.slow)])
 def test_programs_leave_with_their_own_code(running: Dev, times: int) -> None:
-    """All of ten without the helper: one in sixty."""
+    """Without the helper, all ten would pass in one of sixty cases."""
     program = PROGRAM.format(address=running.known["temporal"])
 
     def run(_: int) -> tuple[int, str, str]:
@@ -105,9 +103,8 @@ def test_short_programs(running: Dev, words: tuple[str, ...], code: int, times: 
     ("words", "prefix"), [(("worker", "export"), "WORKER__HEALTH_"), (("gateway",), "GATEWAY__")]
 )
 def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], prefix: str) -> None:
-    """Thirty times.
-
-    Once each: test_worker_process and test_a_token_lets_in_whom_it_was_made_for.
+    """Thirty times. test_worker_process and test_a_token_lets_in_whom_it_was_made_for test each
+    once.
     """
     env = _environment(running)
 

@@ -1,5 +1,5 @@
-"""docs/foreign-crawlers.md: what it says is installed as it says, and crawls, is stopped, is killed
-and goes on.
+"""docs/foreign-crawlers.md: its crawlers are installed as it says, crawl, are stopped, are killed,
+and continue.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def log(dev: Dev, number: int, which: int) -> str:
 
 
 def stop(dev: Dev, crawler: str, number: int, site: GatedSite, name: str) -> None:
-    """In the middle of a page, which comes when the crawler has heard of it."""
+    """Stop it in the middle of a page, which is served only when the crawler has received the stop."""
     with Gateway(dev.known["gateway"]) as gateway:
         gateway.stop(number, reason="enough", requested_by="Ada")
     wait_until(lambda: CRAWLERS[crawler] in log(dev, number, 1))
@@ -106,7 +106,7 @@ def stop(dev: Dev, crawler: str, number: int, site: GatedSite, name: str) -> Non
 
 
 def kill(dev: Dev, crawler: str, number: int, site: GatedSite, name: str) -> None:
-    """SIGKILL for the first process of the crawler only: what it started must be found and
+    """Kill only the first process of the crawler: the processes that it started must be found and
     ended.
     """
     runner = json.loads((attempt(dev, number, 1) / "process.json").read_text())["pid"]
@@ -122,7 +122,7 @@ def kill(dev: Dev, crawler: str, number: int, site: GatedSite, name: str) -> Non
 
 @pytest.mark.slow
 def test_all_go_on_after_a_stop_and_after_a_kill(dev: Dev) -> None:
-    """No page is asked for again but those that were in the hands of the crawler."""
+    """Only pages that the crawler was processing are requested again."""
     with gated_site() as site:
         runs = {}
         for way in (stop, kill):

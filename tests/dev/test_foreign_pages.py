@@ -1,8 +1,6 @@
-"""No page of another origin, and none by a name of its own that points to us, can use a port of
-``crawlctl dev``.
-
-The ports are those that the system says the stack's processes listen on, so that a new one cannot
-be forgotten.
+"""No page of another origin, even with a host name that resolves to us, can use a port of
+``crawlctl dev``. The ports are those on which the system sees the stack's processes listen, so that
+a new one cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ def _listening(pids: set[int]) -> set[tuple[str, int]]:
 def _ask(
     port: int, method: str, path: str, host: str, origin: str | None, body: bytes = b""
 ) -> tuple[int | None, bytes]:
-    """Status and body of the answer; no status where nothing that speaks HTTP/1 answers."""
+    """Return status and body of the response, or no status if the port does not speak HTTP/1."""
     head = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
     head += [f"Origin: {origin}"] if origin else []
     head += ["Content-Type: text/plain", f"Content-Length: {len(body)}"] if method == "POST" else []
@@ -81,7 +79,9 @@ def _ask(
 
 
 def _is_counters(port: int) -> bool:
-    """Temporal's own counters: its one page holds numbers, and it takes nothing."""
+    """Return whether these are Temporal's own counters: its only page shows numbers, and it accepts
+    no input.
+    """
     status, body = _ask(port, "GET", "/metrics", "127.0.0.1", None)
     return status == 200 and b"# TYPE " in body
 

@@ -1,5 +1,5 @@
-"""Two stacks on one machine: each keeps its ports, and no command of one folder reaches the stack
-of another.
+"""Two stacks on one machine: each keeps its ports, and a command in one folder never reaches the
+stack of another.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Workflow(id="g").add("a", crawl("services")).start()
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[tuple[Dev, Dev]]:
-    """Two folders, in each of which the last stack had the same ports."""
+    """Two folders whose last stacks used the same ports."""
     with ExitStack() as claims:
         ports = layout.Layout(tmp_path, only_free_ports=True).choose_ports(
             {}, lambda line: None, claims

@@ -1,5 +1,5 @@
-"""A schedule on a whole stack, which is down over a due time: from the due time to run, verdict and
-line.
+"""A schedule on a complete stack, which is down at a due time: from the due time to run, verdict
+and record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def told(dev: Dev, *words: str) -> Any:
 
 
 def lines(dev: Dev, name: str) -> dict[datetime, Any]:
-    """The lines of a schedule by their due times; each has one."""
+    """Return the firings of a schedule by their due times; each has one."""
     found = told(dev, "schedule", "due", name, "--limit", "500")["due"]
     by_time = {datetime.fromisoformat(line["due_at"]): line for line in found}
     assert len(by_time) == len(found)

@@ -1,5 +1,5 @@
-"""Beside a ``crawlctl dev``: services that join it, places that it delivers to, a scheduler service
-that is away.
+"""Services that join a running ``crawlctl dev``, its destinations, and a scheduler service that is
+down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The story's checks find what is untrue: each is shown a lie about an otherwise true run."""
+"""The story's checks find untrue records: each is given a false record of an otherwise true run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUN: dict[str, Any] = {
 
 @pytest.fixture
 def places(tmp_path: Path) -> Slots:
-    """A state directory that tells the truth about run 3."""
+    """A state directory with the true records of run 3."""
     with closing(sqlite_files.connect(tmp_path / "lifecycle.db")) as db:
         db.execute("CREATE TABLE run_history (run_id, status, outcome, ended_at)")
         db.execute("CREATE TABLE task_history (run_id, status, superseded_by)")

@@ -1,4 +1,4 @@
-"""The supervisor with small parts that do what a test wants."""
+"""The supervisor with small parts that do what a test needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ THRICE = r"([3-9]|\d{2,})"
 
 @pytest.fixture
 def said() -> list[str]:
-    """What the supervisor said."""
+    """Return the supervisor's messages."""
     return []
 
 
@@ -165,7 +165,7 @@ def test_a_part_that_does_not_come_up_shows_its_log(supervisor: Supervisor) -> N
 
 
 def test_only_the_words_of_the_last_start_are_shown(supervisor: Supervisor, tmp_path: Path) -> None:
-    """The log is kept from day to day; an error that is mended must not be read as today's."""
+    """The log is kept for days; a fixed error must not look like today's."""
     log = tmp_path / "words.log"
     log.write_text("an error of yesterday\n")
     for words in ("the first error", "the second error"):
@@ -221,9 +221,8 @@ def test_a_leftover_is_ended(supervisor: Supervisor) -> None:
 def test_a_part_that_does_not_answer_any_more_is_replaced(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lives, and its thread is blocked: only its health address tells.
-
-    One beside it has its peace.
+    """Its thread is blocked, so only its health address shows the problem. Another part is left
+    alone.
     """
     monkeypatch.setattr(supervise, "ASK_S", 0.1)
     # Nobody is silent for so long; for the one that is blocked the time is put back.
@@ -259,9 +258,8 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
 def test_a_machine_that_slept_replaces_nothing(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing could answer meanwhile.
-
-    It is said once, and each part gets its time to answer again.
+    """Nothing could respond meanwhile. This is reported once, and each part gets time to respond
+    again.
     """
     monkeypatch.setattr(supervise, "ASK_S", 600)  # what it answers later does not count
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
@@ -290,7 +288,7 @@ def test_a_machine_that_slept_replaces_nothing(
 
 
 def test_a_part_that_lacks_something_answers_all_the_same(tmp_path: Path, said: list[str]) -> None:
-    """A 503 is a word: to start it again would help nobody."""
+    """A 503 is a response: restarting the part would not help."""
     part = _server("lacking")
     lacking = (*part.command[:3], SERVER.replace("200", "503"), *part.command[4:])
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
@@ -343,7 +341,7 @@ def test_a_part_is_not_ready_by_the_answers_of_another_stack(tmp_path: Path) -> 
 
 
 def test_a_part_is_not_ready_by_the_answers_of_another_program(supervisor: Supervisor) -> None:
-    """It says 200, and has no stack, so the port has to be that of the process."""
+    """The program returns 200, but belongs to no stack, so the port must belong to the process."""
     other = _server("other")
     supervisor.start([other])
     supervisor.wait_healthy()

@@ -1,5 +1,5 @@
-"""The Temporal server's database file survives a kill at any moment of the first start, and damage
-is set aside.
+"""The Temporal server's database file survives a kill at any moment of the first start, and a
+damaged file is moved away.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_killed_at_any_moment_of_the_first_start(tmp_path: Path, every: int) -> 
 
 
 def test_what_a_killed_server_was_writing_is_rolled_back(tmp_path: Path) -> None:
-    """A file with a journal is no broken one."""
+    """A file with a journal is not damaged."""
     made, file = tmp_path / "made.db", tmp_path / "temporal.db"
     with closing(sqlite_files.connect(made, isolation_level=None)) as db:
         db.execute("CREATE TABLE namespaces (id BLOB, name TEXT)")
@@ -92,8 +92,8 @@ def test_a_broken_file_is_set_aside_with_a_message(tmp_path: Path, content: byte
 def test_killed_while_it_sets_a_file_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """Neither is the file taken for good without its journal, nor is the journal given to the next
-    file.
+    """The file is not considered intact without its journal, and the journal is not applied to the
+    next file.
     """
 
     class Killed(BaseException):

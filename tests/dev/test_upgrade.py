@@ -1,7 +1,6 @@
-"""The last landed build and this one on one folder: upgraded, mixed, rolled back and upgraded
-again, under load.
-
-The other build is what git has of it, run by its own ``crawlctl dev``. A file names its commit.
+"""The last released build and this one in one folder: upgraded, mixed, rolled back and upgraded
+again, under load. The other build comes from git, at the commit in a file, and is started by its
+own ``crawlctl dev``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CRAWLS = 1 + PAGES
 
 @dataclass
 class Load:
-    """Runs, managers, graphs and schedules, and some more of them in each phase."""
+    """Runs, managers, graphs and schedules, and more of them in each phase."""
 
     folder: Path
     each: int
@@ -54,7 +53,7 @@ class Load:
     phases: int = 0
 
     def call(self, *words: str, check: bool = True) -> str:
-        """What ``crawlctl`` of this build prints."""
+        """Return the output of ``crawlctl`` of this build."""
         done = in_process.crawlctl("--gateway", self.gateway, *words, env=os.environ, folder=Path())
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
@@ -63,9 +62,8 @@ class Load:
         return "-a", f"max_pages={number}", "-a", f"site={self.site}"
 
     def begin(self) -> None:
-        """Begin all that is open until the end.
-
-        The slower the machine, the more of it there is: so it is not much.
+        """Begin everything that stays open until the end. Slower machines have more open at once,
+        so this is little.
         """
         jobs = self.folder / "jobs.jsonl"
         lines = [
@@ -93,8 +91,8 @@ class Load:
             self.endless.append(self.call("start", "long", *SELDOM))
 
     def more(self) -> None:
-        """Use everything: short runs to their ends, a stop, a resume, a job for each manager;
-        graphs that go on.
+        """Use everything: short runs to their ends, a stop, a resume, a job for each manager, and
+        graphs that continue.
         """
         for n in range(self.each):
             self.short.append(self.call("start", "plain", *self.pages(3), *POLLS))
@@ -203,15 +201,15 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
 
 
 def upgraded(state: Path) -> Harness:
-    """This build's stack in the folder, as ``crawlctl dev`` starts it."""
+    """Start this build's stack in the folder, like ``crawlctl dev`` does."""
     harness = Harness(state)
     harness.start()
     return harness
 
 
 def prove(harness: Harness, load: Load) -> None:
-    """Everything that was begun is on record with its end, once, whichever build did which part of
-    it.
+    """Check that everything that began is on record with its outcome, once, whichever build did
+    which part.
     """
     runs = [row[0] for row in harness.query("SELECT run_id FROM run_history ORDER BY run_id")]
     until(lambda: harness.closed(runs), "the end of all runs", 300)

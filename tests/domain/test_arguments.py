@@ -1,4 +1,4 @@
-"""What a declared argument takes."""
+"""Which values a declared argument accepts."""
 
 from __future__ import annotations
 

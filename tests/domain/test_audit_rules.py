@@ -1,5 +1,5 @@
-"""The rules of an audit as properties: nothing in a sound harness, nothing before its grace,
-nothing after a repair.
+"""Properties of the audit rules: no findings in a sound installation, before a grace period, or
+after a repair.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ENDS = ["SUCCEEDED", "FAILED", "CANCELLED", "LOST"]
 
 @dataclass
 class Run:
-    """One run in all three places."""
+    """One run in all three systems."""
 
     run_id: int
     status: str
@@ -75,19 +75,19 @@ class Run:
 
 @dataclass
 class Harness:
-    """What database, cluster and Temporal say."""
+    """The contents of database, cluster and Temporal."""
 
     runs: list[Run] = field(default_factory=list)
 
     def findings(self, order: random.Random | None = None) -> list[AuditFinding]:
-        """Everything judged, in any order."""
+        """Return the findings for everything, in any order."""
         runs = list(self.runs)
         if order is not None:
             order.shuffle(runs)
         return [finding for run in runs for finding in _judged(run)]
 
     def repair(self, finding: AuditFinding) -> None:
-        """The effect of a repair, as the activities have it."""
+        """Do what the repair of the activities does."""
         run = next(run for run in self.runs if run.run_id == finding.run_id)
         if finding.kind in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
             run.executing = False
@@ -144,7 +144,7 @@ def _judged(run: Run) -> list[AuditFinding]:
 
 @st.composite
 def sound_runs(draw: st.DrawFn, run_id: int) -> Run:
-    """A run about which all three agree."""
+    """A run about which all three systems agree."""
     if draw(st.booleans()):
         task = draw(st.sampled_from([*ALIVE, *ENDS]))
         return Run(
@@ -161,7 +161,7 @@ def sound_runs(draw: st.DrawFn, run_id: int) -> Run:
 
 @st.composite
 def damaged_runs(draw: st.DrawFn, run_id: int) -> Run:
-    """Anything at all."""
+    """A run with any contents in each system."""
     return Run(
         run_id,
         draw(st.sampled_from([*LIVE, *OVER])),
@@ -379,8 +379,8 @@ def test_another_object_under_the_name_is_told_and_never_ended(
 def test_what_another_run_of_the_same_number_left_is_reported_and_never_ended(
     seen: ClusterTask, row: RecordedTask
 ) -> None:
-    """A restored database has given the number out again: the row is of another crawl, in whatever
-    status it is.
+    """A restored database assigned the number again: the row belongs to another crawl, whatever its
+    status is.
     """
     workflow = OpenWorkflow("w1", "c1", LONG_AGO, 1, seen.run_uid)
     for finding, kind in (
@@ -482,7 +482,7 @@ def test_one_that_lived_for_a_while_begins_the_count_anew(lived_s: float, tries:
 
 
 def test_what_goes_on_is_another_finding() -> None:
-    """So its take-overs are counted apart; over attempts and owners it stays the same one."""
+    """Its takeovers are counted separately; across attempts and owners, it stays the same finding."""
     run = LiveRun(1, U, 1, "PROCESSING", "books", "r1", LONG_AGO, None, "crawl/books/r1", "chain")
     gone = WorkflowState(open=False, closed_at=NOW, how="terminated")
     again = replace(run, attempt=2, owner_run_id="another")
@@ -524,7 +524,7 @@ def test_only_a_forced_stop_gives_up_sooner(stop: StopIntent | None, most: int) 
 
 
 def test_one_that_was_just_made_is_not_lost_by_a_workflow_of_before() -> None:
-    """A retry of a graph whose workflow was once terminated: the gateway is about to start the next
+    """A graph is retried whose workflow was once terminated: the gateway is about to start the next
     one.
     """
     parent = LiveParent("graph", 3, "graph/a", "executing", 2, NOW)

@@ -1,5 +1,5 @@
-"""Bounds of numbers, times and texts from outside: one table for requests, one reader for what
-crawlers say.
+"""Bounds of numbers, times and texts from outside: one table for requests, one reader for crawlers'
+reports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ anything = (
 
 
 def request_with(name: str, value: object) -> RunRequest:
-    """A request in which one field of the table has this value."""
+    """Return a request in which one field of the table has this value."""
     if name.startswith("limits."):
         return RunRequest(crawler="a", limits=Limits(**{name.removeprefix("limits."): value}))  # type: ignore[arg-type]
     given = {name: [value] if name == "poll_minutes" else value}
@@ -63,7 +63,7 @@ def test_a_number_that_cannot_be_is_refused_with_field_value_and_fix(
 
 @pytest.mark.parametrize("name", [name for name in LIMITS if name != "attempt"])
 def test_the_bounds_themselves_are_allowed_and_work(name: str) -> None:
-    """The largest number is one that dates, timers and the wire can hold."""
+    """Dates, timers and the wire format can represent the largest number."""
     bound = LIMITS[name]
     most = int(bound.most) if bound.whole else bound.most
     request_with(name, most)

@@ -1,4 +1,4 @@
-"""What proofs of absence allow for, and what the doctor lets pass, belong together."""
+"""The margins that proofs of absence allow for agree with what the doctor accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S, CLOCK_OFF_MAX_S
 def test_two_machines_that_the_doctor_lets_pass_are_within_the_margin(
     uncertain_s: float, sign: int
 ) -> None:
-    """Each is compared with the same third one; they may be off in opposite directions, by more
+    """Each is compared with the same third machine; they may differ in opposite directions, by more
     than is certain.
     """
     tenths = [n / 10 for n in range(200)]

@@ -1,4 +1,4 @@
-"""The code of a task: what nodes and folders report of it."""
+"""The code of a task, as nodes and folders report it."""
 
 from __future__ import annotations
 

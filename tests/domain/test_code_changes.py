@@ -1,4 +1,4 @@
-"""Changes of code between runs, and what runs brought since."""
+"""Changes of code between runs, and the results since."""
 
 from __future__ import annotations
 

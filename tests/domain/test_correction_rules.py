@@ -1,4 +1,4 @@
-"""The ledger's words and times."""
+"""The words and times of the ledger."""
 
 from __future__ import annotations
 

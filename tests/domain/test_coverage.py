@@ -1,4 +1,4 @@
-"""Fields that items fill: what is believed of them, their sum, and the verdict over them."""
+"""Fields that items fill: which reports are accepted, their sum, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def judge(
     verdict: Verdict = DONE,
     items: int = 9,
 ) -> Verdict:
-    """The verdict about a run that brought items, by its fields."""
+    """Return the verdict on a run with items, by its fields."""
     return judged(verdict, Brought(items=items, coverage=coverage), expected, before, [])
 
 

@@ -1,4 +1,4 @@
-"""What a request may set of a crawl: nothing that loads code, writes files or names an address."""
+"""What a request may set for a crawl: nothing that loads code, writes files or names an address."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ CRAWLER = CrawlerDefinition(
 
 
 def _looks_like_code(value: object) -> bool:
-    """Whether a default of Scrapy's names a class, a file or a place, or holds such names."""
+    """Return whether a default of Scrapy's names a class, a file or an address, or contains such
+    names.
+    """
     if isinstance(value, dict):
         return any(_looks_like_code(part) for part in (*value, *value.values())) or not value
     if isinstance(value, str):

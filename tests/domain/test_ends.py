@@ -1,4 +1,4 @@
-"""What the exit codes and last words of crawlers mean: presets, entries, the defaults of an
+"""The meaning of crawlers' exit codes and finish reasons: presets, entries, and defaults of an
 installation.
 """
 

@@ -1,5 +1,5 @@
-"""What a run must bring: numbers of items, pages and errors, and the verdict about a run that
-brought less.
+"""What a run must produce: numbers of items, pages and errors, and the verdict on a run that
+produced less.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ _good = st.lists(st.builds(Brought, _count, st.integers(1, 300)), max_size=5)
 
 
 def _badness(found: Verdict) -> tuple[int, int]:
-    """How bad a verdict polls: by its word, then by its status."""
+    """Return how bad a verdict is, by its outcome, then by its status."""
     words = [None, NO_ITEMS, *reversed(UNMET_OUTCOMES)]
     return (found.status is RunStatus.FAILED, words.index(found.lacks))
 

@@ -1,4 +1,4 @@
-"""The one form of a host, whatever people and crawlers write."""
+"""The canonical form of a host, whatever people and crawlers write."""
 
 import pytest
 from hypothesis import given

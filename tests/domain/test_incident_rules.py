@@ -1,5 +1,5 @@
-"""How runs become incidents: opened, counted, closed, opened again and reported; compared with a
-naive model.
+"""How runs become incidents: opened, counted, closed, reopened and reported, compared with a simple
+model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run_of(number: int, word: str, at: datetime | None = None) -> JudgedRun:
 
 @dataclass
 class Record:
-    """The table in memory, and what was reported."""
+    """The table in memory, and the reports."""
 
     rows: list[IncidentRow] = field(default_factory=list)
     events: list[tuple[str, int]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Record:
             self.events.append((change.event.partition(".")[2], row.count))
 
     def play(self, runs: Sequence[JudgedRun], each: int = 1) -> None:
-        """Judge the runs as they end, ``each`` between two rounds."""
+        """Judge the runs as they end, ``each`` of them between two rounds."""
         for last in range(each, len(runs) + each, each):
             there = sorted(runs[:last], key=lambda run: run.ended_at, reverse=True)
             found = crawler_conditions("default", "shop", there[: 20 + each])

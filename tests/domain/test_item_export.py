@@ -1,6 +1,4 @@
-"""Items as JSON Lines and CSV: all that was in them comes out, and nothing that a spreadsheet
-runs.
-"""
+"""Items as JSON Lines and CSV: nothing is lost, and no cell is a formula for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -95,7 +93,7 @@ def _by_sqlite(data: bytes) -> list[list[str]]:
 
 @pytest.mark.parametrize("read", [_by_python, _by_arrow, _by_sqlite])
 def test_no_text_leaves_its_cell(read: Callable[[bytes], list[list[str]]]) -> None:
-    """Python before 3.13 quotes no carriage return, at which all these readers end a row."""
+    """Python before 3.13 does not quote carriage returns, at which all these readers end a row."""
     breaks = ["\r", "\n", "\r\n", '"', '"\r', ",", ";", "|", "\t", "\u2028", "\x85", "\x0b"]
     texts = [f"x{sign}=1+1" for sign in breaks] + ["\ufeff=1+1", "\r=1+1", "|cmd", "5", "-3.5"]
     data = b"".join(as_csv({"a": text, "b": "end"} for text in texts))

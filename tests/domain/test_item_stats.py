@@ -1,4 +1,4 @@
-"""Statistics of items: exact where few values are, near where many are."""
+"""Statistics of items: exact for few values, approximate for many."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_large_items_are_not_kept_together() -> None:
 
 
 def test_wide_items_are_counted_in_linear_work_and_not_kept_together() -> None:
-    """Each name of a batch was once looked for in each of its items."""
+    """Each name in a batch was once searched for in each of its items."""
     wide = [
         {f"{number}.{field}": field for field in range(BATCH_FIELDS // 2)} for number in range(4)
     ]

@@ -1,6 +1,4 @@
-"""Tables of items: of whatever bytes there is one, or a sentence; of good files exactly what is in
-them.
-"""
+"""Tables of items: any bytes give a table or an error; good files give exactly their contents."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def column(found: ItemTable, name: str) -> list[str | None]:
 
 
 def is_sound(found: ItemTable) -> None:
-    """What holds whatever the bytes were: bounds, and texts that any page and any terminal
-    takes.
-    """
+    """Check what holds for any bytes: bounds, and texts that any page and any terminal can show."""
     assert len(found.rows) <= ROWS_MAX
     assert len(found.columns) <= COLUMNS_MAX
     assert [one.filled for one in found.columns] == sorted(

@@ -1,5 +1,5 @@
-"""Items of feeds: exactly what was written, however the bytes are cut; of anything else a count and
-a sentence.
+"""Items of feeds: exactly what was written, however the bytes are split; anything else is counted
+and explained.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_numbers_that_json_does_not_have_are_nothing() -> None:
 
 
 def test_long_values_end_nothing() -> None:
-    """Python's bounds of a whole number and of a field of CSV."""
+    """Python has limits for whole numbers and for CSV fields."""
     number, text = "9" * 5_000, "x" * 200_000
     assert read("items.json", f"[{number}, -1]".encode()) == ([number, -1], Counter())
     assert read("items.csv", f"a\n{text}\n1\n".encode()) == ([{"a": text}, {"a": "1"}], Counter())
@@ -181,9 +181,8 @@ def test_an_item_has_a_largest_number_of_values(
 def test_a_record_of_csv_that_never_ends_is_read_line_by_line(
     endless: bytes, skipped: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Quotes join lines, so that no bound of a line bounds what is kept.
-
-    To keep all of them would take 1.7 MB.
+    """Quotes join lines, so a limit for lines does not limit memory. Keeping all of them would take
+    1.7 MB.
     """
     monkeypatch.setattr(items, "ITEM_MAX", 5_000)
     monkeypatch.setattr(items, "_IN_VAIN_MAX", 20_000)

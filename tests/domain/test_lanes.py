@@ -1,4 +1,4 @@
-"""Lanes of sites: random tasks ask, die, freeze and come back, and the limits hold."""
+"""Lanes of sites: random tasks ask, die, freeze and return, and the limits hold."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STEP_S = 0.01
 
 @dataclass
 class Task:
-    """A crawl that always has more requests, with the crawler's own side of leases."""
+    """A crawl that always has more requests, with the crawler's side of the leases."""
 
     name: str
     site: Any = field(default_factory=LeasedHost)
@@ -164,7 +164,7 @@ class World:
         }
 
     def check(self) -> None:
-        """The limits held."""
+        """Check that the limits held."""
         if self.limits.connections is not None:
             assert self.most <= self.limits.connections
         rate = self.limits.requests_per_s

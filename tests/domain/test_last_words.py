@@ -1,4 +1,4 @@
-"""The line of a log that says why a crawler failed."""
+"""The line of a log that explains why a crawler failed."""
 
 from __future__ import annotations
 

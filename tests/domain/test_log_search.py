@@ -1,4 +1,4 @@
-"""Searches in logs of any size, against the naive way: the whole log, split into lines."""
+"""Searches in logs of any size, compared with a simple search of the whole log, split into lines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reading(log: bytes) -> log_search.Read:
 
 
 def whole_search(log: bytes, query: LogQuery, first: FoundLine = BEGIN) -> list[FoundLine]:
-    """All lines that fit, in answers of two."""
+    """Return all matching lines, in pages of two."""
     found: list[FoundLine] = []
     at: FoundLine | None = first
     while at is not None:
@@ -56,7 +56,7 @@ def whole_search(log: bytes, query: LogQuery, first: FoundLine = BEGIN) -> list[
 
 
 def naive(log: bytes, query: LogQuery) -> list[FoundLine]:
-    """The lines that fit, by a look at each."""
+    """Return the matching lines, by testing each."""
     found, at = [], 0
     for number, line in enumerate(log.split(b"\n"), 1):
         text = line.decode("utf-8", "replace")

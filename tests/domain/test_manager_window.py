@@ -1,5 +1,5 @@
-"""The window of a manager's cycle against a plain model: lists that are searched from the start for
-each slot.
+"""The window of a manager's cycle, compared with a plain model whose lists are searched from the
+start for each slot.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def job(spider: str = "a", key: str = "", willing: bool = True) -> Job:
 
 @dataclass
 class Model:
-    """What S-52, S-53 and S-60 say, without any cleverness."""
+    """The rules of S-52, S-53 and S-60 in the simplest way."""
 
     pools: dict[JobState, list[Waiting]]
     slots: int
@@ -108,7 +108,7 @@ def test_a_cycle_picks_what_the_plain_model_picks(
     key_cap: int | None,
     delayed_max: int,
 ) -> None:
-    """S-22, S-52, S-53, S-57, S-60, S-D5, S-D6: order, caps, the bounded delayed list and the
+    """S-22, S-52, S-53, S-57, S-60, S-D5, S-D6: order, limits, the bounded delayed list and the
     numbers.
     """
     pools: dict[JobState, list[Waiting]] = {state: [] for state in STATES}
@@ -180,7 +180,7 @@ def _facts(**more: object) -> Facts:
 
 
 def test_jobs_of_this_cycle_queue_behind_the_rows() -> None:
-    """S-53: first in, first out, over cycles."""
+    """S-53: first in, first out, across cycles."""
     window = _window(
         _facts(queued=1, buffered=1), queued=[Waiting(1, job())], buffered=[Waiting(2, job())]
     )

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, and that messages use them."""
+"""Numbers with their nouns, and a check that messages use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_one_has_no_s() -> None:
 
 
 def test_a_length_is_not_written_before_a_plural() -> None:
-    """``{len(rows)} runs`` is right for each number but one."""
+    """``{len(rows)} runs`` is wrong for one number."""
     wrong = re.compile(
         r"\{len\(\w+\)(:,)?\} (runs|tasks|jobs|steps|items|pages|graphs|managers)\b(?! are not allowed)"
     )

@@ -1,6 +1,4 @@
-"""The engine of pools: bounds hold for anything, no place is idle that somebody may take, and
-shares are fair.
-"""
+"""The engine of pools: bounds always hold, no usable slot is idle, and shares are fair."""
 
 from __future__ import annotations
 
@@ -95,8 +93,10 @@ def test_no_bound_is_exceeded_and_no_free_place_is_kept_from_all(
 
 @given(gates(), _tickets)
 def test_within_a_pool_the_most_urgent_runs_take_turns(gate: Gate, waiting: list[Ticket]) -> None:
-    """Of the same priority nobody has two places more than one that still wants some, and who
-    waited longer comes first; while somebody wants one, nobody less urgent has any."""
+    """Among runs of the same priority, nobody has two slots more than one that still wants some,
+    and the longest-waiting one comes first. While somebody wants a slot, nobody less urgent has
+    one.
+    """
     given_ = gate.grant(waiting, NOW)
     for name in NAMES:
         line = sorted(
@@ -115,7 +115,7 @@ def test_within_a_pool_the_most_urgent_runs_take_turns(gate: Gate, waiting: list
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 12))
 def test_no_run_waits_for_the_burst_of_another(sizes: list[int], slots: int) -> None:
-    """One place becomes free after the other; a run that gets one goes to the end of the line."""
+    """Slots become free one by one; a run that gets one goes to the end of the line."""
     gate = Gate(Pools({"a": Pool()}, slots), held={"a": PoolUsage(slots - 1)})
     line = [Ticket(n, "a", 3, NOW, wanted) for n, wanted in enumerate(sizes)]
     got, served = Counter[int](), 0
@@ -147,8 +147,8 @@ def test_no_clock_breaks_the_shares(gate: Gate, steps: list[tuple[float, set[str
 
 
 def fairness(weights: list[float], slots: int, surplus: int, seed: int) -> float:
-    """Ten minutes of overload by tasks of 1 to 30 s; how far the worst pool is from its part of the
-    slot-seconds.
+    """Ten minutes of overload by tasks of 1 to 30 s. Return how far the worst pool is from its
+    share of the slot-seconds.
     """
     chance = random.Random(seed)
     names = [f"p{n}" for n in range(len(weights))]

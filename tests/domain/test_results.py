@@ -1,4 +1,4 @@
-"""Good runs, their durations, and a crawler that silently brings less."""
+"""Good runs, their durations, and a crawler whose results silently decrease."""
 
 from __future__ import annotations
 

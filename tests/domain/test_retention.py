@@ -1,4 +1,6 @@
-"""What may go, of the database, of files and of uploads: nothing that may still be of use."""
+"""What may be removed from the database, from files and from uploads: nothing that may still be
+needed.
+"""
 
 from __future__ import annotations
 

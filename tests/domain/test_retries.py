@@ -1,4 +1,4 @@
-"""The policy of retries: which ends another try follows, when, and with what."""
+"""The policy of retries: which outcomes are retried, when, and with what."""
 
 from __future__ import annotations
 

@@ -248,8 +248,8 @@ def test_every_crawler_may_be_told_which_retry_it_is() -> None:
 
 
 def test_a_task_carries_so_much_and_no_more() -> None:
-    """Arguments and settings together, as the JSON that the process gets: the run's, the task's and
-    the catalogue's.
+    """Arguments and settings of run, task and catalogue together, as the JSON that the process
+    gets.
     """
     half = {"a": "x" * 32_000}
     RunRequest(crawler="c", args=half, settings={"b": "x" * 33_000})

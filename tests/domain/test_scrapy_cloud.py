@@ -1,6 +1,4 @@
-"""Scrapy Cloud's words in ours: spiders, projects, units, outcomes, metadata
-(docs/managers.md).
-"""
+"""Scrapy Cloud's terms in ours: spiders, projects, units, outcomes, metadata (docs/managers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entry holds for a host, and when a site may be visited."""
+"""Which entry applies to a host, and when a site may be visited."""
 
 from datetime import UTC, datetime, timedelta
 

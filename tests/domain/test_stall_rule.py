@@ -1,4 +1,4 @@
-"""The stall rule: only time that polls vouch for counts, and progress sets it back."""
+"""The stall rule: only time that polls cover counts, and progress resets it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_crawler_that_never_counted_never_stalls() -> None:
 
 
 def test_one_that_never_counted_is_as_quiet_as_its_crawlers() -> None:
-    """But polls have to vouch for that time like for any other, and clocks may be wrong."""
+    """But polls have to cover that time like any other, and clocks may be wrong."""
 
     def quiet(silent: float) -> timedelta:
         now = Reading(at(30), True, False, False, timedelta(minutes=silent))
@@ -95,8 +95,8 @@ minutes = st.floats(min_value=0, max_value=10_000, allow_nan=False)
 def test_never_more_than_the_time_since_the_last_progress(
     polls: list[tuple[float, bool, bool, bool]], gap: float
 ) -> None:
-    """Whatever polls come, in whatever order of clocks: it never exceeds the time since the last
-    sign of life.
+    """Whatever polls come, with whatever clocks, it never exceeds the time since the last sign of
+    life.
     """
     quiet, last, since = timedelta(0), None, None
     for when, executing, moved, failed in sorted(polls):

@@ -1,5 +1,5 @@
-"""How far polls stretch their intervals: never shorter or beyond the polling schedule, as far as an
-overload needs, and back.
+"""How far polls stretch their intervals: never below the polling schedule or beyond its last step,
+as much as an overload needs, and back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FACTORS = st.floats(1, 1000)
 
 
 def late_of(gap_s: float) -> float:
-    """How late a poll shows too much to do."""
+    """Return how late a poll is by overload."""
     return max(OVERLOADED_S, gap_s * OVERLOADED_SHARE)
 
 
@@ -79,7 +79,7 @@ class Queue:
         self._free_at = 0.0
 
     def until(self, end_s: float) -> list[float]:
-        """How long each poll waited until then."""
+        """Return how long each poll has waited up to this time."""
         waits = []
         while self._due[0][0] < end_s:
             due_at, number = heapq.heappop(self._due)
@@ -99,9 +99,8 @@ class Queue:
 def test_a_lasting_overload_ends_after_a_few_polls_of_each_run(
     runs: int, interval_s: float
 ) -> None:
-    """Twice and more of what the worker can do.
-
-    It then has time for other work, which waits behind a short queue.
+    """At least twice what the worker can do. It then has time for other work, which waits behind a
+    short queue.
     """
     queue = Queue(runs, interval_s, each_s=0.03)
     queue.until(20 * interval_s)

@@ -1,4 +1,4 @@
-"""Summaries of workflows, made of the ids that our own code gives them."""
+"""Summaries of workflows, derived from the ids that our own code gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision table, and what must hold of reconciling whatever the cluster says."""
+"""The decision table, and the invariants of reconciliation, whatever the cluster reports."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_stop_has_no_part_in_an_end_before_it() -> None:
 
 
 def test_a_deletion_before_our_own_stop_was_somebody_elses() -> None:
-    """Read only after the stop, which may be long after: the stop has no part in it, and yet nobody
+    """It is read only after the stop, perhaps much later: the stop did not cause it, and nobody
     failed.
     """
     words = "its Job is being deleted by somebody else"
@@ -279,9 +279,7 @@ def test_reconciling_is_monotone_and_idempotent(
 def test_any_order_of_observations_ends_alike(
     seen: list[Observation], end: End, stop: StopIntent | None, due: datetime
 ) -> None:
-    """Once the task has ended on the cluster, what was seen before, and in which order, no longer
-    matters.
-    """
+    """Once the task has ended on the cluster, earlier observations and their order do not matter."""
     last = Observation(index=0, attempt=1, phase=Phase.ENDED, observed_at=T0, uid="u", end=end)
     endings = set()
     for order in (seen, list(reversed(seen)), sorted(seen, key=lambda o: o.phase), []):
@@ -386,9 +384,7 @@ def test_gone_after_our_own_stop_is_no_loss(stop: StopIntent, status: str, outco
 
 
 def test_an_end_dated_to_the_second_belongs_to_a_stop_within_that_second() -> None:
-    """A kubelet's times have whole seconds: an end half a second after the stop is dated before
-    it.
-    """
+    """A kubelet's times are whole seconds: an end half a second after the stop is dated before it."""
     asked = datetime(2026, 1, 5, 12, 0, 5, 700_000, tzinfo=UTC)
     stop = StopIntent(asked)
     cut = End(

@@ -1,5 +1,5 @@
-"""Values of steps: what goes in comes out as what it was, and what cannot travel is refused with
-its place.
+"""Values of steps: what goes in comes out with the same type, and what cannot be sent is refused
+with its position.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ VALUES = st.recursive(
 
 
 def exact(value: Any) -> Any:
-    """Told apart also where Python takes them for equal: 1, 1.0, True; 0.0, -0.0; 1.0 and 1.00 as
+    """Distinguish values that Python considers equal: 1, 1.0, True; 0.0, -0.0; 1.0 and 1.00 as
     decimals.
     """
     if isinstance(value, dict):

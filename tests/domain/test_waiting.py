@@ -1,6 +1,4 @@
-"""What a run waits for, in one sentence: true of what is on record, with ages that are those of the
-record.
-"""
+"""What a run waits for, in one sentence: true for the record, with ages from the record."""
 
 from __future__ import annotations
 

@@ -25,9 +25,7 @@ RUNS = st.integers(1, 3)
 
 
 class Harness(RuleBasedStateMachine):
-    """Runs change, polls take time and fail, and time passes in steps of a twentieth of a
-    second.
-    """
+    """Runs change, polls take time and fail, and time advances in steps of a twentieth of a second."""
 
     def __init__(self) -> None:
         super().__init__()

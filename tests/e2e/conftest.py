@@ -1,8 +1,6 @@
-"""One stack of real processes for all tests of this folder, and the table that the kill matrix
-leaves.
-
-It can be held at any call (failpoints), its audits repair at once, and each test leaves it whole:
-``harness`` sees to it.
+"""One stack of real processes for all tests of this folder, and the table of the kill matrix. It
+can be held at any call (failpoints), its audits repair at once, and each test leaves it intact,
+which ``harness`` checks.
 """
 
 from __future__ import annotations
@@ -45,7 +43,9 @@ LAST = "test_a_stop_passes_queues_that_are_stuck"
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopHarness]:
-    """Up with room for many tasks at once; nothing of it, crawls included, outlives the tests."""
+    """A stack with slots for many tasks; none of its processes, crawls included, outlives the
+    tests.
+    """
     folder = tmp_path_factory.mktemp("e2e")
     own = [{**entry, "kind": "command", "project": str(HERE)} for entry in CRAWLERS]
     (folder / "more.yaml").write_text(json.dumps([*own, PATIENT]))
@@ -56,7 +56,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopHarness]:
 
 @pytest.fixture
 def harness(stack: StopHarness) -> StopHarness:
-    """The stack, whole: every part ready and no run of an earlier test open."""
+    """The intact stack: every part ready, and no run of an earlier test open."""
     stack.healthy()
     return stack
 
@@ -68,8 +68,8 @@ def table(pytestconfig: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with stacks of their own come first: the shared one, while it is up, takes a twentieth
-    of a processor.
+    """Tests with their own stacks come first, because the shared one takes a twentieth of a
+    processor while it runs.
     """
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(HERE)]
     mine = sorted((items[place] for place in places), key=_when)

@@ -1,4 +1,4 @@
-"""Who took which step of a workflow, as its history tells."""
+"""Which worker executed which step of a workflow, according to its history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.e2e.harness import Harness, Row
 
 
 def history(harness: Harness, workflow_id: str) -> list[Row]:
-    """The events of a workflow, by the Temporal CLI."""
+    """Return the events of a workflow, with the Temporal CLI."""
     events: list[Row] = json.loads(
         harness.temporal("workflow", "show", "--workflow-id", workflow_id).stdout
     )["events"]
@@ -16,8 +16,8 @@ def history(harness: Harness, workflow_id: str) -> list[Row]:
 
 
 def served_by(harness: Harness, workflow_id: str, pid: int) -> list[Row]:
-    """The steps of the workflow and its activities that this worker process took; not what it
-    signalled.
+    """Return the workflow's steps and activities that this worker process executed, without its
+    signals.
     """
     taken = [e for e in history(harness, workflow_id) if f'"identity": "{pid}@' in json.dumps(e)]
     return [e for e in taken if "_TASK_" in e["eventType"]]

@@ -1,5 +1,5 @@
-"""The whole stack as real processes, and what is true about its runs, read at every source but the
-service's word.
+"""The whole stack as real processes, and the truth about its runs, read from every source except
+the service.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PATIENCE_S = 150.0
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:
-    """The first true value of ``condition``, asked ten times a second."""
+    """Return the first true value of ``condition``, which is called ten times a second."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"{what} did not come within {seconds:g} s"
@@ -68,13 +68,13 @@ def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE_S) ->
 
 
 def moment(text: str | datetime) -> datetime:
-    """A time as the database or a file of the cluster spells it."""
+    """Return a time from the database or a file of the cluster."""
     found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def processes_below(folder: Path) -> dict[int, str]:
-    """Every process that works below a folder, with its command line."""
+    """Return every process that works below a folder, with its command line."""
     found = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
         with suppress(OSError):
@@ -86,7 +86,7 @@ def processes_below(folder: Path) -> dict[int, str]:
 
 
 def end_all_below(folder: Path) -> None:
-    """End what still works below a folder. Raises when that was anything."""
+    """End what still works below a folder. Raises an error if there was any."""
     end = time.monotonic() + PATIENCE_S  # a process may need a moment to die
     while (left := processes_below(folder)) and time.monotonic() < end:
         time.sleep(0.05)
@@ -96,7 +96,7 @@ def end_all_below(folder: Path) -> None:
 
 
 def _states(pid: int) -> set[str]:
-    """The kernel's letters for the threads of a process."""
+    """Return the kernel's state letters for the threads of a process."""
     with suppress(OSError):  # a thread that ended meanwhile
         files = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
         return {file.read_text().rpartition(")")[2].split()[0] for file in files}
@@ -105,9 +105,8 @@ def _states(pid: int) -> set[str]:
 
 @dataclass
 class Harness:
-    """One stack.
-
-    Everything below asks from outside, with deadlines and without the service's help where it can.
+    """One stack. Everything below asks from outside, with deadlines, and without the service's help
+    if possible.
     """
 
     folder: Path
@@ -142,15 +141,15 @@ class Harness:
         )
 
     def end(self) -> None:
-        """End everything, crawls too. Raises when anything was left behind."""
+        """End everything, crawls too. Raises an error if anything was left behind."""
         self._open.close()
         with suppress(CommandFailed):
             self.stack.stop(kill_crawls=True)
         end_all_below(self.folder)
 
     def freeze(self, part: str) -> int:
-        """Stop every thread of a part while it holds no lock of the database: nobody else could go
-        on either.
+        """Stop every thread of a part while it holds no lock of the database, because others could
+        not continue either.
         """
         end = time.monotonic() + PATIENCE_S
         while True:
@@ -168,7 +167,7 @@ class Harness:
         self.stack.supervisor.kill(part, signal.SIGCONT)
 
     def transactions(self) -> bool:
-        """Whether anybody is in the middle of a change of the database."""
+        """Return whether anybody is in a write transaction of the database."""
         with closing(
             sqlite_files.connect(self.places.path("database"), timeout=0.2, isolation_level=None)
         ) as database:
@@ -181,8 +180,8 @@ class Harness:
 
     @contextmanager
     def site_stands_still(self) -> Iterator[None]:
-        """The demonstration site answers nobody meanwhile, so that no crawl of it comes to an end
-        of its own.
+        """Let the demonstration site answer no requests meanwhile, so that no crawl of it ends by
+        itself.
         """
         self.freeze("site")
         try:
@@ -191,12 +190,12 @@ class Harness:
             self.thaw("site")
 
     def processes(self) -> dict[int, str]:
-        """Every process that works below our folder, with its command line."""
+        """Return every process that works below our folder, with its command line."""
         return processes_below(self.folder)
 
     def healthy(self) -> None:
-        """Return when every part answers and nothing of earlier tests is open; what a failed one
-        left is stopped.
+        """Return when every part responds and nothing of earlier tests is open; leftovers of failed
+        tests are stopped.
         """
         self.stack.supervisor.wait_healthy()
         for run_id in self.open_runs():
@@ -213,9 +212,7 @@ class Harness:
         **settings: str,
     ) -> None:
         """Replace a part by one of the build in ``folder``, or start another worker, and wait until
-        it is ready.
-
-        ``renamed``: variables -> their names in that build, where they differ.
+        it is ready. ``renamed`` maps variables to their names in that build, if they differ.
         """
         what = name if name in ("gateway", "scheduler") else "worker"
         usual = self.stack.supervisor._kept[what].part
@@ -235,13 +232,13 @@ class Harness:
         self.stack.supervisor.wait_healthy([name])
 
     def undeploy(self, name: str = "worker") -> None:
-        """End a worker as a deployment does, and do not start it again."""
+        """End a worker like a deployment does, and do not start it again."""
         self.stack.supervisor.stop([name])
         if name not in PARTS:  # nobody waits for it to be healthy any more
             self.stack.supervisor._kept.pop(name, None)
 
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """``crawlctl`` over the gateway of this stack."""
+        """Call ``crawlctl`` with the gateway of this stack."""
         env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(self.stack.addresses["gateway"])}
         done = in_process.crawlctl(*words, env=env, folder=Path())
         assert not check or done.returncode == 0, done.stderr
@@ -262,7 +259,7 @@ class Harness:
         return str(self.query("SELECT status FROM run_history WHERE run_id = ?", run_id)[0][0])
 
     def tasks(self, run_id: int) -> dict[str, int]:
-        """How many of the tasks that count are in which status."""
+        """Return the number of current tasks in each status."""
         sql = "SELECT status, COUNT(*) FROM task_history WHERE run_id = ? AND superseded_by IS NULL GROUP BY status"
         return dict(self.query(sql, run_id))
 
@@ -271,7 +268,7 @@ class Harness:
         return int(rows[0][0]) if rows else None
 
     def temporal(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """The Temporal CLI and nothing of ours."""
+        """Call the Temporal CLI, and nothing of ours."""
         command = [
             temporal_server.executable(),
             *words,
@@ -287,7 +284,7 @@ class Harness:
         return done
 
     def cli_start(self, workflow_id: str, request: object | None, *, check: bool = True) -> str:
-        """Start a run as a stranger would; what the CLI said."""
+        """Start a run as an outsider would. Return the CLI's output."""
         words = [
             "workflow",
             "start",
@@ -302,7 +299,7 @@ class Harness:
         return self.temporal(*words, check=check).stdout
 
     def cli_result(self, workflow_id: str) -> Row:
-        """The close of the workflow: ``status``, and ``result`` or ``failure``. Waits for it."""
+        """Wait for the end of the workflow. Return ``status``, and ``result`` or ``failure``."""
         found: Row = json.loads(
             self.temporal("workflow", "result", "--workflow-id", workflow_id, check=False).stdout
         )
@@ -315,9 +312,8 @@ class Harness:
         return found
 
     def talk(self, *calls: Callable[[Client], Any]) -> list[Any]:
-        """Make these calls of Temporal at the same time; their answers.
-
-        An ended workflow answers ``None``.
+        """Make these calls to Temporal at the same time. Return their results; an ended workflow
+        gives ``None``.
         """
 
         async def one(client: Client, call: Callable[[Client], Any]) -> Any:
@@ -335,8 +331,8 @@ class Harness:
         return asyncio.run(talk())
 
     def open_workflows(self, workflow_ids: Sequence[str]) -> list[str]:
-        """Those of these workflows that are open, as their own state tells it: lists are written a
-        moment later.
+        """Return which of these workflows are open by their own state, because lists lag by a
+        moment.
         """
 
         def ask(workflow_id: str) -> Callable[[Client], Any]:
@@ -348,9 +344,9 @@ class Harness:
         ]
 
     def listed_as_open(self, run_ids: Sequence[int]) -> int:
-        """How many open workflows Temporal's list has for these runs, whichever they are.
-
-        Asked without a process of its own, as it is asked again and again."""
+        """Return how many open workflows of these runs Temporal's list has. Starts no process,
+        because it is called often.
+        """
         which = " OR ".join(f"CrawlRunId={run_id}" for run_id in run_ids)
         (found,) = self.talk(
             lambda client: client.count_workflows(f"ExecutionStatus='Running' AND ({which})")
@@ -360,10 +356,9 @@ class Harness:
     # --- the truth --------------------------------------------------------------------------------
 
     def prove(self, run_id: int, status: str, outcome: str, *, attempt: int = 1) -> None:
-        """The end of this run is what every source says, and nothing happened twice.
-
-        On a busy machine an end may be found late, which is on record then; no other correction is
-        ever justified when nobody touched the crawlers.
+        """Check that every source agrees on the end of this run, and that nothing happened twice.
+        On a busy machine, an end may be found late, which is then on record; no other correction is
+        justified when nobody touched the crawlers.
         """
         run = self.gateway.run(run_id)
         assert (run["status"], run["outcome"], run["attempt"]) == (status, outcome, attempt), run[
@@ -400,7 +395,7 @@ class Harness:
         )
 
     def _prove_tasks(self, run_id: int) -> None:
-        """Each row has the exit of its one process, and each process its one row."""
+        """Check that each row has the exit of its process, and each process its row."""
         columns = "task_index, attempt, status, cluster_uid, exit_code, exit_signal, ended_at"
         rows = self.query(f"SELECT {columns} FROM task_history WHERE run_id = ?", run_id)
         folders = {
@@ -430,10 +425,9 @@ class Harness:
         return [str(event["id"]) for event in told_events(self.places)]
 
     def closed(self, run_ids: Sequence[int]) -> bool:
-        """Whether these runs have ended with everything that follows: event, archive, and closed
-        workflows.
-
-        The archive is that of the present attempt: an earlier one has left its own.
+        """Return whether these runs have ended with everything that follows: event, archive, and
+        closed workflows. The archive must be that of the present attempt, because an earlier one
+        has its own.
         """
         places = ", ".join("?" * len(run_ids))
         done = self.query(

@@ -1,9 +1,7 @@
-"""A crawler for tests of stops: waits, says every stop signal it gets, and ends in order a moment
-after the first.
-
-The moment lets a second signal be seen. With ``deaf`` it says what it got and goes on. What it says
-goes to its log, which stays open whatever happens to its folder. With a file ``enough`` beside its
-items it finishes.
+"""A crawler for tests of stops: it waits, logs every stop signal, and ends normally a moment after
+the first. In that moment, a second signal can arrive. With ``deaf``, it logs signals and continues.
+Its log stays open whatever happens to its folder. With a file ``enough`` next to its items, it
+finishes.
 """
 
 import json

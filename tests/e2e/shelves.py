@@ -1,6 +1,4 @@
-"""A crawler that finds two shelves and hands each to a task of its own, which writes what it was
-given.
-"""
+"""A crawler that finds two shelves and passes each to a task of its own, which writes what it got."""
 
 import json
 import os

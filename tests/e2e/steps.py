@@ -1,5 +1,5 @@
-"""A crawler that goes on where it was: it writes each step into a journal, until there is a file
-that says "over".
+"""A crawler that continues where it was: it writes each step into a journal, until a file says
+"over".
 """
 
 import json

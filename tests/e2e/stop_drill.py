@@ -66,7 +66,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Drill:
-    """One cell: its run, the stops that were promised to somebody, and what was seen on the way."""
+    """One cell: its run, the stops that were acknowledged, and what was seen on the way."""
 
     harness: StopHarness
     cell: Cell
@@ -85,8 +85,8 @@ class Drill:
 
     @property
     def by_gateway(self) -> bool:
-        """Whether its stops go through the gateway: half of those that can, spread over phases and
-        kinds.
+        """Return whether its stops go through the gateway: half of those that can, spread over
+        phases and kinds.
         """
         cell = self.cell
         if cell.gateway:
@@ -113,8 +113,8 @@ class Drill:
         return {"crawler": "patient", "args": args, **QUICK, "limits": limits, **more}
 
     def start(self) -> None:
-        """Start it; half of those that wait for their first workflow task are unknown to the
-        gateway.
+        """Start it; the gateway does not know half of those that wait for their first workflow
+        task.
         """
         if self.phase == BEFORE_FIRST_TASK and not self.by_gateway:
             self.harness.start_by_temporal(self.workflow_id, self.request())
@@ -126,7 +126,7 @@ class Drill:
             self.harness.points.hold(self.run_id, HELD[self.phase])
 
     def go_in(self) -> None:
-        """Wait until the run is in its phase, and stays there."""
+        """Wait until the run is in its phase and stays there."""
         harness, run_id = self.harness, self.run_id
         if self.phase == WAITING:
             until(lambda: self._reads("waiting.json") == 1, "a task that waits for a slot")
@@ -180,7 +180,7 @@ class Drill:
     # --- the stop ---------------------------------------------------------------------------------
 
     def stops(self) -> list[tuple[str, bool]]:
-        """Id and force of what is sent at once."""
+        """Return id and force of the stops that are sent at once."""
         kind, name = self.cell.kind, self.name
         if kind == "stop twice":
             return [(name, False)] * 2
@@ -196,7 +196,7 @@ class Drill:
 
     @property
     def one_after_the_other(self) -> bool:
-        """Whether the crawler is to get the plain stop before the forced one comes."""
+        """Return whether the crawler should get the plain stop before the forced one."""
         return self.cell.group == "insisting" and self.cell.signals > 0
 
     def stop(self) -> None:
@@ -206,7 +206,7 @@ class Drill:
             self.send(self.stops()[:1] if self.one_after_the_other else self.stops())
 
     def force(self) -> None:
-        """The second stop of somebody who saw that the first did not help."""
+        """Send a forced stop, as somebody does who saw that the first stop did not help."""
         folders = self.harness.task_folders(self.run_id)
         until(
             lambda: all(self.harness.signals(f) for f in folders), f"{self.cell.id}: the plain stop"
@@ -234,13 +234,13 @@ class Drill:
         return lambda client: client.get_workflow_handle(self.workflow_id).signal(name, payload)
 
     def post(self, request_id: str, force: bool) -> httpx.Response:
-        """One stop through the gateway, whatever it answers."""
+        """Send one stop through the gateway, whatever the response."""
         body = {"request_id": request_id, "force": force, "requested_by": "ada"}
         url = f"{self.harness.stack.addresses['gateway']}/v1/runs/{self.run_id}/stop"
         return httpx.post(url, json=body, timeout=60, trust_env=False)
 
     def heard(self) -> bool:
-        """Whether the workflow knows of the stop, or is over."""
+        """Return whether the workflow knows of the stop, or has ended."""
 
         async def ask(client: Any) -> Any:
             return await client.get_workflow_handle(self.workflow_id).query(names.QUERY_STATUS)
@@ -260,7 +260,7 @@ class Drill:
         )
 
     def prove(self) -> None:
-        """The end is what the table says, at every source."""
+        """Check that every source has the outcome of the table."""
         harness, cell, run_id = self.harness, self.cell, self.run_id
         run = harness.gateway.run(run_id)
         assert (run["status"], run["outcome"], run["attempt"]) == (cell.status, cell.outcome, 1), (
@@ -291,8 +291,8 @@ class Drill:
         assert exported == ("exported" if cell.on_cluster else "empty",)
 
     def _prove_tasks(self) -> None:
-        """What is on the cluster, which signals its crawlers got, and that nothing was started or
-        ended twice.
+        """Check the tasks on the cluster, the signals to their crawlers, and that nothing was
+        started or ended twice.
         """
         harness, cell, run_id = self.harness, self.cell, self.run_id
         folders = harness.task_folders(run_id)
@@ -315,7 +315,7 @@ class Drill:
         assert harness.query(f"{twice} HAVING COUNT(*) > 1", run_id) == []
 
     def _prove_log(self) -> None:
-        """One row for each request that was promised, with the time it was acted on."""
+        """Check that each acknowledged request has one row, with the time at which it was acted on."""
         sql = "SELECT request_id, acted_at IS NOT NULL, attempt FROM cancellation_log WHERE run_id = ?"
         logged = self.harness.query(sql, self.run_id)
         assert len(logged) == self.cell.log_rows, logged
@@ -325,9 +325,7 @@ class Drill:
 
 
 def _killed(folder: Path) -> bool:
-    """Whether the cluster was told to delete this task by force, by the mark or by the end that it
-    left.
-    """
+    """Return whether the cluster was asked to kill this task, by the mark or by the recorded end."""
     mark, end = folder / "signalled.json", folder / "end.json"
     if mark.exists() and json.loads(mark.read_text())["by"] == "kill":
         return True
@@ -340,7 +338,7 @@ def _killed(folder: Path) -> bool:
 @dataclass
 class Batch:
     """Drills of one state at once: with a worker that is frozen while they are stopped, or
-    (``killed``) with none.
+    (``killed``) without one.
     """
 
     harness: StopHarness
@@ -349,7 +347,7 @@ class Batch:
     drills: list[Drill]
 
     def run(self) -> None:
-        """All the way; on failure everything is put back in order for the next batch."""
+        """Execute all steps; after a failure, restore everything for the next batch."""
         with ExitStack() as undo:
             undo.callback(self._tidy)
             self._take_slots()
@@ -370,7 +368,7 @@ class Batch:
             self._all_closed()
 
     def _take_slots(self) -> None:
-        """Everybody into the phase, those last who need a full cluster."""
+        """Bring all drills into their phase, those last that need a full cluster."""
         harness = self.harness
         first = [d for d in self.drills if d.phase not in (BEFORE_FIRST_TASK, WAITING)]
         harness.freeze("worker")
@@ -407,7 +405,7 @@ class Batch:
                 drill.start()
 
     def _call_the_dead_service(self) -> None:
-        """The call that a run is about to make goes out now, and is not answered."""
+        """Let the run's next call go out now, and leave it without a response."""
         for drill in self.drills:
             if drill.phase == DEPLOYING:
                 self.harness.points.release(drill.run_id)
@@ -423,8 +421,8 @@ class Batch:
                 drill.stop()
 
     def _watch_the_outage(self) -> None:
-        """What can be done without the dependency is done now; what cannot is neither done nor
-        claimed.
+        """Check that what is possible without the dependency is done now; the rest is neither done
+        nor claimed.
         """
         harness = self.harness
         if not self.killed:
@@ -454,8 +452,8 @@ class Batch:
             time.sleep(3)
 
     def _ask_again(self) -> None:
-        """What the gateway refused was never promised; it is asked for again, and still no worker
-        is up.
+        """Repeat what the gateway refused, and therefore never acknowledged; no worker is running
+        yet.
         """
         for drill in self.drills:
             until(
@@ -465,8 +463,8 @@ class Batch:
             drill.promised.append(drill.name)
 
     def _all_closed(self) -> None:
-        """The verdicts come while the calls still hang; then these may be answered, too late to
-        change anything.
+        """Check that the verdicts come while the calls still hang; then let these return, too late
+        to change anything.
         """
         for drill in self.drills:
             drill.find_run()
@@ -512,12 +510,14 @@ SAMPLED = ("all well", "cluster answering errors")
 
 
 def batch_of(cell: Cell) -> tuple[str, bool]:
-    """Cells that can share an outage: its state, and whether the worker is dead meanwhile."""
+    """Return the key of cells that can share an outage: its state, and whether the worker is dead."""
     return cell.state, cell.gateway
 
 
 def cells_of(database: str) -> list[Any]:
-    """This database's half of the cells as parameters, those of one batch next to each other."""
+    """Return this database's half of the cells as parameters, with cells of one batch next to each
+    other.
+    """
     ordered = sorted(
         pairwise(REAL_CELLS, SEED), key=lambda cell: (STATES.index(cell.state), cell.gateway)
     )
@@ -533,9 +533,7 @@ def cells_of(database: str) -> list[Any]:
 
 @dataclass
 class Matrix:
-    """The drills of the cells that this session asks for; a batch runs when its first cell is asked
-    for.
-    """
+    """The drills of the cells that this session needs; a batch runs when its first cell is needed."""
 
     harness: StopHarness
     cells: list[Cell]
@@ -544,14 +542,14 @@ class Matrix:
 
     @classmethod
     def of(cls, request: pytest.FixtureRequest, harness: StopHarness) -> Matrix:
-        """Of the cells that were selected from the fixture's module."""
+        """Return the matrix of the cells that were selected from the fixture's module."""
         items = [item for item in request.session.items if item.fspath == request.path]
         return cls(
             harness, [item.callspec.params["cell"] for item in items if hasattr(item, "callspec")]
         )
 
     def drill(self, cell: Cell) -> Drill:
-        """The drill of this cell, after everything. Raises what made its batch fail."""
+        """Return the finished drill of this cell. Raises the error of its batch."""
         key = batch_of(cell)
         if cell.id not in self.drills:
             mine = [Drill(self.harness, c) for c in self.cells if batch_of(c) == key]

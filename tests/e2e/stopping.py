@@ -1,8 +1,6 @@
-"""Runs brought into any phase of their life on real processes, what they depend on broken, and
-stops of every kind.
-
+"""Runs in any phase of their life on real processes, broken dependencies, and stops of every kind.
 A phase is reached and kept in one of three ways: the run really waits there (a full cluster, a
-first check that is far away, a crawler that goes on), the worker is frozen at that moment
+first check in the far future, a crawler that continues), the worker is frozen at that moment
 (SIGSTOP), or one call of that run hangs in the worker (``failpoints/sitecustomize.py``).
 """
 
@@ -46,9 +44,7 @@ PATIENT = {
 
 
 class Failpoints:
-    """Holds single calls of single runs inside of the worker; see
-    ``failpoints/sitecustomize.py``.
-    """
+    """Holds single calls of single runs in the worker; see ``failpoints/sitecustomize.py``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,13 +55,13 @@ class Failpoints:
         (self.folder / f"{run}.{point}").touch()
 
     def release(self, run: int | str | None = None) -> None:
-        """Let everything go that is held for this run, or for any."""
+        """Release everything that is held for this run, or for any run."""
         for file in self.folder.glob("*" if run is None else f"{run}.*"):
             if file.is_file():
                 file.unlink(missing_ok=True)
 
     def held(self, run: int | str = "*", point: str = "*") -> list[str]:
-        """The calls that are held now by processes that live."""
+        """Return the calls that live processes hold now."""
         marks = [file.name for file in (self.folder / "held").glob(f"{run}.{point}@*")]
         return [
             name
@@ -76,7 +72,7 @@ class Failpoints:
 
 @dataclass
 class StopHarness(Harness):
-    """The stack with failpoints, a patient crawler, and every part of it at our mercy."""
+    """The stack with failpoints and a patient crawler, every part of which tests can break."""
 
     server: MariaDb | None = None
     examples: bool = False
@@ -97,7 +93,7 @@ class StopHarness(Harness):
     def up(
         cls, folder: Path, database: str | None = None, *, examples: bool = False, **settings: str
     ) -> Iterator[StopHarness]:
-        """A stack that is up; everything of it is ended afterwards."""
+        """A running stack, all of which is ended afterwards."""
         import pytest
 
         with pytest.MonkeyPatch.context() as patch:
@@ -126,7 +122,7 @@ class StopHarness(Harness):
     def deploy(
         self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str
     ) -> None:
-        """As any stack does; failpoints work in the new part too."""
+        """Deploy like any stack; failpoints also work in the new part."""
         super().deploy(folder, name, roles, **{"PYTHONPATH": FAILPOINTS, **settings})
 
     def kill(self, *parts: str) -> None:
@@ -150,11 +146,9 @@ class StopHarness(Harness):
         return "worker" in self.stack.supervisor.pids()
 
     def fill_slots(self) -> None:
-        """Take every slot of the cluster: the free ones now, each other one at the moment at which
-        it is given back.
-
-        The kernel hands a lock to who sleeps for it, before anybody who only tries now and then can
-        have it.
+        """Take every slot of the cluster: the free ones now, each other one as soon as it is
+        returned. The kernel gives a lock to whoever sleeps for it, before anybody who tries only
+        now and then.
         """
         for number in range(SLOTS):
             slot = self.folder / "cluster" / "slots" / str(number)
@@ -174,13 +168,13 @@ class StopHarness(Harness):
     # --- Temporal ---------------------------------------------------------------------------------
 
     def start_by_temporal(self, workflow_id: str, request: Row) -> None:
-        """Start a run as a stranger would."""
+        """Start a run as an outsider would."""
         more = {"id": workflow_id, "task_queue": names.QUEUE_MAIN}
         self.talk(lambda client: client.start_workflow(names.LIFECYCLE_WORKFLOW, request, **more))
 
     def add_by_temporal(self, workflow_id: str, key: str) -> None:
-        """Send a page of child tasks; returns when the workflow has taken it, before anything was
-        done about it.
+        """Send a page of child tasks. Returns when the workflow has accepted it, before it acts on
+        it.
         """
         page = {"tasks": [{"args": {}}] * 2, "request_id": key}
         stage = WorkflowUpdateStage.ACCEPTED
@@ -193,7 +187,7 @@ class StopHarness(Harness):
     # --- asking -----------------------------------------------------------------------------------
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """As ``query``; nothing when the database cannot answer now."""
+        """Like ``query``, but returns nothing if the database cannot respond now."""
         with contextlib.suppress(
             sqlite_files.driver.OperationalError, pymysql.err.OperationalError
         ):
@@ -205,21 +199,21 @@ class StopHarness(Harness):
         return sorted(file.parent for file in found)
 
     def begun(self, folder: Path) -> bool:
-        """Whether the crawler of this task listens to signals, by its own word: RUNNING on record
-        comes before that.
+        """Return whether the crawler of this task listens to signals, by its log: RUNNING is
+        recorded earlier.
         """
         log = folder / "log"
         return log.exists() and "begins" in log.read_text().splitlines()
 
     def signals(self, folder: Path) -> list[float]:
-        """When the crawler of this task got stop signals, by its own word."""
+        """Return when the crawler of this task got stop signals, by its log."""
         log = folder / "log"
         text = log.read_text() if log.exists() else ""
         return [float(at) for at in re.findall(r"^signal \d+ at ([\d.]+)$", text, re.MULTILINE)]
 
     def closed(self, run_ids: Sequence[int]) -> bool:
-        """Whether these runs have their verdict and everything that follows it, and their workflows
-        are over.
+        """Return whether these runs have their verdict and everything that follows, and closed
+        workflows.
         """
         marks = ", ".join("?" * len(run_ids))
         done = self.rows(
@@ -248,8 +242,8 @@ def nothing_broken(harness: StopHarness) -> Iterator[None]:
 
 @contextmanager
 def database_down(harness: StopHarness) -> Iterator[None]:
-    """MariaDB dies and comes back; of a SQLite file the lock is held, so that nobody can write to
-    it.
+    """MariaDB dies and comes back; with SQLite, the lock of the file is held, so that nobody can
+    write.
     """
     if harness.server is not None:
         harness.server.kill()
@@ -270,7 +264,7 @@ def database_down(harness: StopHarness) -> Iterator[None]:
 
 @contextmanager
 def cluster_errs(harness: StopHarness) -> Iterator[None]:
-    """The folder of tasks is not there, as when its disk is not mounted."""
+    """The folder of tasks is missing, as if its disk were not mounted."""
     tasks = harness.folder / "cluster" / "tasks"
     away = tasks.with_name("tasks.away")
     tasks.rename(away)
@@ -283,7 +277,7 @@ def cluster_errs(harness: StopHarness) -> Iterator[None]:
 
 @contextmanager
 def scheduler_down(harness: StopHarness) -> Iterator[None]:
-    """The service hangs; in the stack on MariaDB it is dead."""
+    """The service hangs; in the stack on MariaDB, it is dead."""
     if harness.server is not None:
         harness.kill("scheduler")
         try:

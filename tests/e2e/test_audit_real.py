@@ -1,5 +1,5 @@
-"""Audits on the real stack: what terminated, deleted and killed things leave behind is found and
-put right.
+"""Audits on the real stack: what terminated, deleted and killed parts leave behind is found and
+repaired.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REACH_S = 60 + 15
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """A stack whose gateways send nothing again by themselves."""
+    """A stack whose gateways repeat no delivery by themselves."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in AUDITS.items():
             patch.setenv(name, value)
@@ -50,7 +50,7 @@ def crawlctl(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def audit(harness: Harness, *more: str, code: int = 0) -> dict[str, Any]:
-    """``crawlctl audit --repair``: its report."""
+    """Call ``crawlctl audit --repair``. Return its report."""
     done = crawlctl(harness, "audit", "--repair", *more, "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -59,21 +59,19 @@ def audit(harness: Harness, *more: str, code: int = 0) -> dict[str, Any]:
 
 
 def repaired(harness: Harness, kind: str) -> None:
-    """An audit repairs the finding.
-
-    On a slow machine, the search for overdue runs may have repaired it first. What either of them
-    did is then read from the corrections.
+    """Check that an audit repairs the finding. On a slow machine, the search for overdue runs may
+    be first. What either of them did is then read from the corrections.
     """
     assert audit(harness)["repaired"] in ({kind: 1}, {})
 
 
 def settled(harness: Harness) -> None:
-    """Another audit finds nothing."""
+    """Check that another audit finds nothing."""
     assert audit(harness)["found"] == {}
 
 
 def write(harness: Harness, *statements: str) -> None:
-    """What an operator does with the database behind everybody's back."""
+    """Write into the database, as an operator might do without telling anybody."""
     with sqlite_files.connect(harness.places.path("database"), timeout=30) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -99,7 +97,7 @@ def owner(harness: Harness, run_id: int) -> str:
 
 
 def crawlers_of(harness: Harness, run_id: int) -> list[int]:
-    """The processes of a run's crawlers."""
+    """Return the processes of a run's crawlers."""
     found = []
     for pid in harness.processes():
         try:
@@ -128,7 +126,7 @@ def test_audits_are_scheduled(stack: Harness) -> None:
 
 
 def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: Harness) -> None:
-    """Its two crawlers end unseen; nothing is executed twice."""
+    """Its two crawlers end without being seen; nothing is executed twice."""
     stack.healthy()
     with stack.site_stands_still():
         run_id = started(stack, {"max_pages": "30", "delay": "0.1"}, tasks=2)
@@ -157,7 +155,9 @@ def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: Harness) ->
 
 
 def test_a_crawler_that_no_row_knows_is_ended(stack: Harness) -> None:
-    """All rows of the run were deleted, and its workflow is gone, too: a person ends it."""
+    """All rows of the run were deleted, and its workflow is gone as well: a person ends the
+    crawler.
+    """
     stack.healthy()
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
@@ -201,7 +201,9 @@ def test_a_crawler_that_no_row_knows_is_ended(stack: Harness) -> None:
 def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(
     stack: Harness,
 ) -> None:
-    """Somebody wrote an end that did not happen: the row says FAILED while the crawler goes on."""
+    """Somebody recorded an end that did not happen: the row says FAILED while the crawler
+    continues.
+    """
     stack.healthy()
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
@@ -225,9 +227,8 @@ def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(
 
 
 def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stack: Harness) -> None:
-    """Supervisor killed, an end put beside: the process is what counts.
-
-    Its run goes on, and a stop ends it.
+    """The supervisor is killed and an end forged, but the process counts. Its run continues, and a
+    stop ends it.
     """
     stack.healthy()
     run_id = started(stack, ENDLESS)
@@ -254,7 +255,7 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
 
 @pytest.mark.slow
 def test_a_run_whose_starter_died_is_started(alone: Harness) -> None:
-    """The row was committed, and then the gateway was gone."""
+    """The gateway died after it had committed the row."""
     alone.healthy()
     store = open_store(str(alone.stack.addresses["database"]))
     try:
@@ -272,7 +273,7 @@ def test_a_run_whose_starter_died_is_started(alone: Harness) -> None:
 def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(
     alone: Harness,
 ) -> None:
-    """Its database is gone and an empty one is in its place. No audit is asked for."""
+    """Its database is replaced by an empty one. Nobody requests an audit."""
     alone.healthy()
     run_id = started(alone, ENDLESS)
     until(lambda: alone.tasks(run_id) == {"RUNNING": 1}, "a task that runs")

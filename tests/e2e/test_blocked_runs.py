@@ -1,5 +1,5 @@
-"""A bug in workflow code stops no crawl and fails no run: it is told, and a build that mends it
-lets the run go on.
+"""A bug in workflow code stops no crawl and fails no run: it is reported, and a build with the fix
+lets the run continue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MISFIT = Change(
 
 @pytest.fixture
 def ours(harness: Harness) -> Iterator[Harness]:
-    """The stack; whatever a test deployed, afterwards it has our own build again."""
+    """The stack, which has our own build again after each test."""
     yield harness
     harness.deploy(ROOT)
 
@@ -51,8 +51,8 @@ def blocked(harness: Harness, run_id: int) -> str | None:
 
 
 def blocked_by(harness: Harness, run_id: int, words: str) -> str | None:
-    """What is told, once it is this: before, no worker may have taken the step up yet, or Temporal
-    answered late.
+    """Wait until this is reported: before, no worker may have taken the step, or Temporal may
+    respond late.
     """
     text = blocked(harness, run_id)
     return text if text is not None and words in text else None
@@ -129,7 +129,7 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
 def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(
     ours: Harness, tmp_path: Path
 ) -> None:
-    """With nothing done by anybody but the deployment."""
+    """Nobody does anything except the deployment."""
     request = {"crawler": "plain", "args": {"max_pages": "12", "delay": "0.3"}, **QUICK}
     bug = build(tmp_path / "build", BUG)
     with ours.site_stands_still():
@@ -156,7 +156,7 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(
 
 
 def test_without_a_worker_a_run_says_so(ours: Harness) -> None:
-    """Its next step is not failing, it is not taken up: another fix."""
+    """Its next step is not failing; nobody executes it, which needs another fix."""
     run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")[
         "run_id"
     ]

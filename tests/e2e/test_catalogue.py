@@ -1,5 +1,5 @@
-"""Entries that only the database has, executed by real processes: set, changed, resumed with the
-version of the run, returned to an older one, and deleted.
+"""Entries that exist only in the database, executed by real processes: set, changed, resumed with
+the run's version, rolled back, and deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def call(stack: StopHarness, method: str, path: str, body: Any = None) -> Row:
 
 
 def put(stack: StopHarness, text: str, seconds: float = 0) -> int:
-    """Set the entry of a program that writes this; the number of its version."""
+    """Set the entry of a program that writes this. Return the number of its version."""
     program = PROGRAM.format(text=text, seconds=seconds)
     entry = {"kind": "command", "command": [sys.executable, "-S", "-c", program], "resumable": True}
     return int(call(stack, "PUT", "writer", {"entry": entry})["number"])

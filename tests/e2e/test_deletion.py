@@ -1,5 +1,5 @@
-"""A deletion on a whole stack: a planted word is found nowhere afterwards, although the worker is
-killed meanwhile.
+"""A deletion on a complete stack: a planted word is found nowhere afterwards, although the worker
+is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def in_tables(harness: Harness) -> set[str]:
 
 
 def shown(cell: object) -> str:
-    """Its text; logs are compressed, as MySQL does it: after the four bytes of their length."""
+    """Return its text; logs are compressed like in MySQL: after four bytes with their length."""
     with suppress(zlib.error):
         return str(zlib.decompress(cell[4:])) if isinstance(cell, bytes) else str(cell)
     return str(cell)
 
 
 def in_files(harness: Harness) -> set[str]:
-    """Files below the folder of the stack, without those of Temporal's database, which gives room
-    back by and by.
+    """Search files below the stack's folder, except those of Temporal's database, which frees space
+    gradually.
     """
     files = (
         path
@@ -92,7 +92,7 @@ def in_files(harness: Harness) -> set[str]:
 
 
 def zips(harness: Harness) -> list[str]:
-    """The first part of the path of each archive, which is packed."""
+    """Return the first part of the path of each archive, because archives are compressed."""
     return [
         str(path.relative_to(harness.folder)).split("/")[0]
         for path in harness.folder.rglob("*.zip")

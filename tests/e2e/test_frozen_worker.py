@@ -1,9 +1,7 @@
-"""A worker that was frozen in the middle of a step and wakes when others have gone on: it changes
-nothing, and says so.
-
-One real worker is held in nine steps of nine runs at once and frozen (SIGSTOP). Then either another
-worker tries the same steps again and finishes them, or every run is resumed under its next attempt.
-Then the first one wakes, does what it was about to do, and leaves.
+"""A worker that was frozen during a step and wakes when others have continued changes nothing, and
+reports this. One real worker is held in nine steps of nine runs at once and frozen (SIGSTOP). Then
+either another worker repeats and finishes the same steps, or every run is resumed with its next
+attempt. Then the first one wakes, does what it was about to do, and exits.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ RECOVERY_S = 200.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where the worker is held: role, port and method; and what leads there."""
+    """Where the worker is held (role, port and method), and what leads there."""
 
     point: str
     seconds: float = LONG
@@ -85,7 +83,7 @@ FACTS = {
 
 @dataclass
 class Frozen:
-    """The story of one freeze; what the database said before and after the worker woke, by step."""
+    """One freeze: the contents of the database before and after the worker woke, by step."""
 
     harness: StopHarness
     resumes: bool
@@ -107,7 +105,7 @@ class Frozen:
         self.end()
 
     def hold(self) -> None:
-        """Start all runs and wait until the worker is held in each of them."""
+        """Start all runs, and wait until the worker is held in each of them."""
         harness = self.harness
         for name, step in STEPS.items():
             last = harness.query("SELECT COALESCE(MAX(run_id), 0) FROM run_history")[0][0]
@@ -146,9 +144,7 @@ class Frozen:
         self.harness.points.release()
 
     def succeed(self) -> None:
-        """Another worker takes over, and the runs go on until each step is done by somebody
-        else.
-        """
+        """Let another worker take over, until it has done each step."""
         harness = self.harness
         usual = harness.stack.supervisor._kept["worker"].part
         port, metrics = processes.free_port(), processes.free_port()
@@ -191,7 +187,7 @@ class Frozen:
         )
 
     def _is_done(self, name: str, run: int) -> bool:
-        """Whether the step was done by another one, and the run is at rest."""
+        """Return whether another worker did the step, and the run is at rest."""
         harness, step = self.harness, STEPS[name]
         if step.stopped or step.ends or step.seconds < LONG:
             return harness.closed([run])
@@ -208,7 +204,7 @@ class Frozen:
         return verified is not None and moment(verified) > self.frozen_at and self._has_started(run)
 
     def _has_started(self, run: int) -> bool:
-        """Whether the run's start was pushed, or that was given up: its workflow shows the next
+        """Return whether the start of the run was pushed or abandoned: its workflow shows the next
         stage after that.
         """
         [(workflow_id,)] = self.harness.query(
@@ -222,8 +218,8 @@ class Frozen:
         )
 
     def wake(self) -> None:
-        """Let the first worker go on, and leave in order: then all that it was about to do is
-        done.
+        """Let the first worker continue and exit normally, so that everything that it was about to
+        do is done.
         """
         harness = self.harness
         harness.thaw("worker")
@@ -239,8 +235,8 @@ class Frozen:
         harness.stack.supervisor.stop(["worker"])
 
     def told(self, name: str) -> list[str]:
-        """The lines of the log that this step's refused write leaves; where it leaves none, that it
-        leaves none.
+        """Return the log lines of this step's refused write; if it logs none, check that there are
+        none.
         """
         run = self.runs[name]
         said = (self.harness.folder / "logs" / "worker.log").read_text(errors="replace")
@@ -260,7 +256,7 @@ class Frozen:
         )
 
     def end(self) -> None:
-        """Every run ends as if nothing had been; the first worker serves again."""
+        """Check that every run ends as if nothing had happened; the first worker serves again."""
         harness = self.harness
         for run in self.runs.values():
             if harness.status(run) not in TERMINAL:
@@ -270,7 +266,7 @@ class Frozen:
         harness.bring_back("worker")
 
     def facts(self, run: int) -> Row:
-        """Everything on record that only a step may change."""
+        """Return everything on record that only a step may change."""
         found: Row = {}
         for table, columns in FACTS.items():
             rows = self.harness.query(

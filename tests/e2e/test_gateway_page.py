@@ -1,5 +1,5 @@
-"""The pages about the HTTP API, typed word by word beside a real stack: every command works and
-prints what it says.
+"""The pages about the HTTP API, typed as written with a real stack: every command works and prints
+what the page shows.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ timeout() {
 
 
 def blocks() -> list[tuple[str, str, str]]:
-    """The pages' commands in order: their language, their text, and what they are to print (or
-    nothing).
-    """
+    """Return the pages' commands in order: language, text, and expected output (or nothing)."""
     found = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.S | re.M)
     page = []
     for n, (language, text) in enumerate(found):
@@ -47,7 +45,7 @@ def blocks() -> list[tuple[str, str, str]]:
 
 
 def script(parts: list[tuple[str, str, str]]) -> str:
-    """All of it as one session of a shell, which stops at the first failure; a mark stands after
+    """Return all blocks as one shell session, which stops at the first failure, with a mark after
     each block.
     """
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", PATIENT]

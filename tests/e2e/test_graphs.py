@@ -1,5 +1,5 @@
-"""The walk of docs/first-graph.md over a whole stack: its commands as they stand, and what they
-promise.
+"""The commands of docs/first-graph.md on a complete stack, as written, with the results that the
+page states.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""docs/deployment.md typed as it stands: MariaDB with two users, S3, and every role in a process of
-its own.
-
-What is not of the page is the table of ``Machine``, the Temporal server, and what stands in for
-systemd: the units' commands run with their environment files and folder, and as the user of the
-tests.
+"""docs/deployment.md typed as written: MariaDB with two users, S3, and every role in its own
+process. Not from the page are the table of ``Machine``, the Temporal server, and the replacement of
+systemd: the units' commands run with their environment files and folder, as the user of the tests.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
 
 
 def ports_in_a_row(count: int) -> int:
-    """The port before so many free ones."""
+    """Return the port before a row of free ones."""
     while True:
         first = processes.free_port()
         if all(processes.is_free(first + more) for more in range(1, count + 1)):
@@ -47,9 +44,8 @@ def ports_in_a_row(count: int) -> int:
 
 @dataclass
 class Machine:
-    """A machine in a folder.
-
-    ``table`` has what a reader fills in, and folders and ports that are others here.
+    """A machine in a folder. ``table`` contains what a reader fills in, and folders and ports that
+    differ here.
     """
 
     folder: Path
@@ -105,7 +101,7 @@ class Machine:
         return text
 
     def type(self, text: str) -> str:
-        """Type these lines into a shell in the home folder, until one fails; what they printed."""
+        """Type these lines into a shell in the home folder, until one fails. Return their output."""
         words = ["bash", "-eu", "-o", "pipefail", "-c", self.filled(text)]
         home = self.folder / "home"
         done = subprocess.run(
@@ -115,7 +111,7 @@ class Machine:
         return done.stdout
 
     def start_temporal(self) -> None:
-        """A plain server: its search attributes are for our workers to register."""
+        """Start a plain server, in which our workers have to register their search attributes."""
         port = self.ports["temporal"]
         words = temporal_server.command(self.folder / "temporal.db", port, None)
         plain = [
@@ -129,7 +125,7 @@ class Machine:
         self.supervisor.wait_healthy(["temporal"], 120)
 
     def start_unit(self, name: str, template: str) -> None:
-        """Start a unit of systemd: ``NAME@ROLE``, or one that is the same with another command."""
+        """Start a systemd unit: ``NAME@ROLE``, or one that is the same with another command."""
         before, _, instance = name.partition("@")
         verb = before.removeprefix("crawler-lifecycle-")
         unit = self.filled(template if instance else template.replace("worker %i", verb)).replace(
@@ -147,7 +143,7 @@ class Machine:
         )
 
     def end(self) -> None:
-        """End the services, then the server that they need to leave; nothing of them is left."""
+        """End the services, then the server that they need to exit; nothing of them is left."""
         self.supervisor.stop(name for name in self.supervisor.pids() if name != "temporal")
         self.supervisor.close()
         end_all_below(self.folder)

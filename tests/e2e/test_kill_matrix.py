@@ -1,5 +1,5 @@
-"""``kill -9`` of every part at every moment: the stack brings it back, and every run ends with the
-truth.
+"""SIGKILL for every part at every moment: the stack restarts it, and every run ends with a true
+record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CASES = [
 
 @dataclass
 class Drill:
-    """Three runs at once through one death: a short one, one in waves, and one that is stopped."""
+    """Three runs at once during one kill: a short one, one in waves, and one that is stopped."""
 
     harness: Harness
     part: str
@@ -86,7 +86,7 @@ class Drill:
             self.stop()
 
     def stop(self) -> None:
-        """Ask for the stop, under one id however often; a gateway that is away is asked again."""
+        """Request the stop with one id, however often; if the gateway is down, try again."""
         self.stop_asked = True
         with suppress(CommandFailed):
             self.harness.gateway.stop(
@@ -99,9 +99,8 @@ class Drill:
         self.harness.stack.supervisor.kill(self.part)
 
     def over(self) -> bool:
-        """Watch the recovery; whether everything has ended.
-
-        A database that cannot be read now is asked again.
+        """Watch the recovery. Return whether everything has ended; if the database cannot be read
+        now, ask again.
         """
         with suppress(sqlite_files.driver.OperationalError):
             return self._watch()
@@ -138,7 +137,7 @@ class Drill:
         return pid is not None and ask(health)[0] == 200
 
     def _is_seen(self, run_id: int) -> bool:
-        """Whether the run was verified on the cluster, or judged, after the kill."""
+        """Return whether the run was verified on the cluster, or judged, after the kill."""
         status, verified = self.harness.query(
             "SELECT status, verified_at FROM run_history WHERE run_id = ?", run_id
         )[0]

@@ -1,5 +1,5 @@
-"""The walk of docs/first-manager.md over a whole stack: its commands as they stand, and what they
-promise.
+"""The commands of docs/first-manager.md on a complete stack, as written, with the results that the
+page states.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WALKS = list(dict.fromkeys(PAGES))
 
 
 def commands_of(page: Path) -> list[str]:
-    """The commands of the ten minutes."""
+    """Return the commands of the page."""
     part = page.read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```\n(.*?)^```$", part, re.S | re.M)
     text = "".join(blocks).replace("\\\n", " ")
@@ -31,7 +31,7 @@ def commands_of(page: Path) -> list[str]:
 
 
 def play(harness: Harness, line: str) -> str:
-    """One command, as a user types it; what it says."""
+    """Type one command as a user does. Return its output."""
     gateway = str(harness.stack.addresses["gateway"])
     here = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     env = {**os.environ, "LIFECYCLE_GATEWAY__URL": gateway, "NO_COLOR": "1", "PATH": here}
@@ -47,8 +47,8 @@ def play(harness: Harness, line: str) -> str:
 
 
 def walked(harness: Harness, flow: str) -> list[int]:
-    """What the crawlers of a flow wrote themselves, in the order of their runs: how long each walk
-    was to be.
+    """Return what the crawlers of a flow wrote, in the order of their runs: how long each walk
+    should be.
     """
     sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
     runs = [row[0] for row in harness.query(sql, f"manager/walks/{flow}")]

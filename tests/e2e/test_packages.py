@@ -52,7 +52,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopHarness]:
 
 
 def deploy(stack: StopHarness, package: str, version: str, folder: Path, **params: float) -> str:
-    """Deploy a folder; its digest."""
+    """Deploy a folder. Return its digest."""
     file = io.BytesIO()
     pack(folder, file)
     url = f"{stack.stack.addresses['gateway']}/v1/packages/{package}/versions/{version}"

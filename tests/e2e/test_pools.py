@@ -1,5 +1,5 @@
-"""Caps and order hold while worker, Temporal and database are killed; the crawlers' own journal is
-the judge.
+"""Limits and order hold while worker, Temporal and database are killed, according to the crawlers'
+own journal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ note("end")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDb]:
-    """A server that loses nothing when it is killed."""
+    """A server that loses no data when it is killed."""
     with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server:
         yield server
 
@@ -81,7 +81,7 @@ def journal_of(file: Path) -> list[tuple[str, str, float, str, str]]:
 
 
 def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | None = None) -> int:
-    """The most tasks of this pool that executed at the same moment."""
+    """Return the maximum number of tasks of this pool that executed at the same time."""
     steps = [1 if what == "begin" else -1 for name, what, *_ in journal if pool in (None, name)]
     return max(accumulate(steps), default=0)
 

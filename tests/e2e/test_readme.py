@@ -1,6 +1,4 @@
-"""Every block of commands of the README and the quickstart works on a clean clone, in the order in
-which it stands.
-"""
+"""Every command block of the README and the quickstart works in a clean clone, in the given order."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ SLOW_S = 600.0
 
 
 def blocks() -> list[list[str]]:
-    """The fenced blocks of the pages, each once, as the list of its commands; a continued line is
+    """Return the fenced blocks of the pages, each once, as lists of commands; a continued line is
     one command.
     """
     texts = "".join((ROOT / page).read_text() for page in PAGES)
@@ -50,14 +48,14 @@ def blocks() -> list[list[str]]:
 
 
 def typed(commands: list[str]) -> list[str]:
-    """These commands without those that are not executed here."""
+    """Return these commands without those that are not executed here."""
     return [command for command in commands if not command.startswith(tuple(NOT_HERE))]
 
 
 @dataclass
 class Clone:
-    """What a newcomer has: the files of the repository, a shell, and nothing that is left of
-    earlier work.
+    """A newcomer's environment: the files of the repository, a shell, and nothing left from earlier
+    work.
     """
 
     folder: Path
@@ -88,7 +86,7 @@ class Clone:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Iterator[Clone]:
-    """The tracked files as they are now. Whatever executes in it is ended with the test."""
+    """The tracked files as they are now. Everything that runs in the clone is ended with the test."""
     folder = tmp_path / "clone"
     files = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -145,16 +143,13 @@ def test_the_blocks_of_the_pages_work_in_their_order_on_a_clean_clone(clone: Clo
 
 
 def at_home(line: str, addresses: dict[str, Any]) -> str:
-    """The command for this stack.
-
-    Its ports are not the usual ones where something else has those.
-    """
+    """Return the command for this stack. Its ports differ from the usual ones if those are taken."""
     line = line.replace(USUAL_GATEWAY, addresses["gateway"])
     return re.sub(r"\btemporal workflow \w+", rf"\g<0> --address {addresses['temporal']}", line)
 
 
 def _check(clone: Clone, address: str) -> None:
-    """What the commands promise came true."""
+    """Check the results that the commands promise."""
     with Gateway(address, timeout_s=PATIENCE_S) as gateway:
         runs = gateway.runs(limit=5)
         again, ordered, stopped, services, _ = runs
@@ -183,7 +178,7 @@ def test_every_command_that_is_not_executed_is_on_a_page_and_has_a_reason() -> N
 
 
 def test_the_readme_comes_first_and_other_pages_repeat_its_start() -> None:
-    """So what a page says of the first minutes is what the README says, word by word."""
+    """Other pages repeat the first minutes of the README word by word."""
     readme = (ROOT / "README.md").read_text()
     start = [block for block in blocks() if any("make dev" in command for command in block)]
     assert len(start) == 1
@@ -195,7 +190,7 @@ def test_the_readme_comes_first_and_other_pages_repeat_its_start() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_no_page_needs_a_package_index_that_has_this_package(page: str) -> None:
-    """It is on none, so nothing may install it by its name."""
+    """The package is on no index, so no page may install it by its name."""
     text = (ROOT / page).read_text()
     assert (
         re.findall(

@@ -1,4 +1,4 @@
-"""A second restore of the database from the same copy: everything comes to a true end."""
+"""A second restore of the database from the same copy: every run gets a true outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Again = Callable[[], Harness]
 
 @pytest.fixture
 def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Again]:
-    """Starts a stack over one and the same folder; the last one is ended with all that executes."""
+    """Starts a stack in the same folder; the last one is ended with everything that executes."""
     monkeypatch.setenv("LIFECYCLE_CLUSTER__SLOTS", "8")
     for name, value in AUDITS.items():
         monkeypatch.setenv(name, value)
@@ -37,7 +37,7 @@ def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Again]:
 
 
 def halt(harness: Harness) -> None:
-    """Services only: what is crawled goes on."""
+    """Stop only the services: crawls continue."""
     harness._open.close()
     harness.stack.stop()
 
@@ -56,7 +56,7 @@ def ended(harness: Harness) -> int:
 
 
 def stop(harness: Harness, *run_ids: int) -> None:
-    """They end as any run that is stopped, in the first attempt of their one task."""
+    """Check that they end like any stopped run, in the first attempt of their only task."""
     for run_id in run_ids:
         harness.gateway.stop(run_id)
     until(lambda: harness.closed(run_ids), "the ends of those that were stopped")
@@ -70,7 +70,7 @@ def stop(harness: Harness, *run_ids: int) -> None:
 
 
 def audited(harness: Harness, unknown: str = "leave") -> dict[str, Any]:
-    """The report of an audit that repairs what it may."""
+    """Return the report of an audit that repairs what it may."""
     answer = harness.gateway.post("/v1/audit", {"repair": True, "unknown": unknown})
     report: dict[str, Any] = until(
         lambda: answer.get("report") or harness.gateway.audit_report(answer["audit_id"]),
@@ -83,7 +83,7 @@ def audited(harness: Harness, unknown: str = "leave") -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_second_restore_from_the_same_copy_is_as_the_first(again: Again, tmp_path: Path) -> None:
-    """Runs in between are above those of before it, and none of either is taken for another."""
+    """Runs in between get higher numbers than earlier ones, and none is taken for another."""
     harness = again()
     before, copy = ended(harness), tmp_path / "copy.db"
     database = harness.places.path("database")

@@ -1,4 +1,4 @@
-"""The database was put back to an older copy while runs executed: the whole story, on the local
+"""The database was restored from an older copy while runs executed: the whole story, on the local
 cluster and with S3.
 """
 
@@ -67,7 +67,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 
 def stored(harness: Harness, run_id: int, bucket: Bucket) -> zipfile.ZipFile:
-    """The archive of a run, read past the product."""
+    """Read the archive of a run without using the product."""
     [export] = until(lambda: harness.gateway.run(run_id)["exports"], "its archive")
     place = urlsplit(str(export["url"]))
     if place.scheme == "s3":

@@ -1,8 +1,7 @@
-"""Resuming on a stack of real processes: what is on the cluster is adopted, what ended is told,
-nothing is done twice.
-
-The rows of ``resuming.md`` that depend on something real: process ids, folders, Scrapy's state,
-HTTP beside Temporal. All other rows: ``tests/workflows/test_resume_matrix.py``.
+"""Resuming on a stack of real processes: running tasks are adopted, ended ones are reported, and
+nothing is done twice. Covers the rows of ``resuming.md`` that depend on something real: process
+ids, folders, Scrapy's state, HTTP and Temporal. ``tests/workflows/test_resume_matrix.py`` covers
+the others.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def folder_of(harness: Harness, run: int, index: int = 0, attempt: int = 1) -> P
 
 
 def resumed(harness: Harness, run: int, attempt: int = 2, **more: Any) -> None:
-    """Resume it over HTTP and wait until the next attempt has its workflow."""
+    """Resume it over HTTP, and wait until the next attempt has its workflow."""
     harness.gateway.resume(run, **more)
     sql = "SELECT attempt FROM run_history WHERE run_id = ?"
     until(lambda: harness.query(sql, run) == [(attempt,)], f"attempt {attempt}")
@@ -75,7 +74,7 @@ def resumed(harness: Harness, run: int, attempt: int = 2, **more: Any) -> None:
 def proved(
     harness: Harness, run: int, status: str, outcome: str, attempt: int, *corrections: str
 ) -> Row:
-    """The end that every source tells, and nothing twice."""
+    """Check that every source reports the same end, and nothing twice."""
     until(lambda: harness.closed([run]), "the end of the run", 120)
     found: Row = harness.gateway.run(run)
     assert (found["status"], found["outcome"], found["attempt"]) == (status, outcome, attempt), (
@@ -98,13 +97,13 @@ def proved(
 
 
 def rows(harness: Harness, run: int) -> list[tuple[Any, ...]]:
-    """Index, attempt, status, and whether another row replaced it."""
+    """Return index, attempt, status, and whether another row replaced it."""
     sql = "SELECT task_index, attempt, status, superseded_by IS NOT NULL FROM task_history WHERE run_id = ?"
     return harness.query(f"{sql} ORDER BY task_index, attempt", run)
 
 
 def crawled(harness: Harness, run: int, attempt: int) -> list[str]:
-    """The addresses that Scrapy fetched, robots.txt left out."""
+    """Return the addresses that Scrapy fetched, except robots.txt."""
     log = (folder_of(harness, run, attempt=attempt) / "log").read_text(errors="replace")
     return [
         url
@@ -114,7 +113,7 @@ def crawled(harness: Harness, run: int, attempt: int) -> list[str]:
 
 
 def feed_of(harness: Harness, run: int, attempt: int) -> list[str]:
-    """The items that an attempt wrote, a line for each."""
+    """Return the items that an attempt wrote, one per line."""
     return (
         (folder_of(harness, run, attempt=attempt) / "files" / "items.jsonl")
         .read_text()
@@ -123,7 +122,7 @@ def feed_of(harness: Harness, run: int, attempt: int) -> list[str]:
 
 
 def says(harness: Harness, run: int, note: str, resumed: bool) -> None:
-    """The run itself says whether it went on: over HTTP, in the list of its tasks, and to the
+    """Check whether the run says that it continued: over HTTP, in the list of its tasks, and to the
     operator.
     """
     assert harness.gateway.run(run)["resumption"] == [
@@ -139,7 +138,7 @@ def says(harness: Harness, run: int, note: str, resumed: bool) -> None:
 
 
 def test_what_executes_is_adopted(harness: Harness) -> None:
-    """The worker is killed and the workflow terminated while the crawl goes on."""
+    """The worker is killed and the workflow terminated while the crawl continues."""
     run = start(harness, args=ENDLESS)
     before = task_processes(harness.places, run)
     harness.stack.supervisor.kill("worker")
@@ -190,13 +189,13 @@ def test_of_several_tasks_only_those_are_started_that_have_to_be(harness: Harnes
 
 
 def by_temporal(harness: Harness, run: int, name: str) -> Row:
-    """Resume it as a stranger would; the close of that workflow."""
+    """Resume it as an outsider would. Return the result of that workflow."""
     harness.cli_start(name, {"run_id": run})
     return harness.cli_result(name)
 
 
 def test_resumed_twice_at_once(harness: Harness) -> None:
-    """Twice over HTTP and once by Temporal, at the same moment: one new attempt."""
+    """Twice over HTTP and once by Temporal, at the same time: one new attempt."""
     run = start(harness, args=ENDLESS)
     before = task_processes(harness.places, run)
     terminate(harness, run)
@@ -272,7 +271,7 @@ def test_a_completed_run_is_executed_again_only_on_demand(harness: Harness) -> N
 
 @contextmanager
 def crawled_in_part(harness: Harness) -> Iterator[int]:
-    """A run of Scrapy of which some pages are crawled and the others cannot be meanwhile."""
+    """A Scrapy run that has crawled some pages, and cannot crawl the others meanwhile."""
     with ExitStack() as still:
         run = start(harness, **SLOW)
         until(lambda: len(crawled(harness, run, 1)) >= 5, "5 pages")
@@ -285,7 +284,7 @@ STATISTICS = "SELECT s.stats FROM task_stats s JOIN task_history t USING (task_i
 
 
 def items_told(harness: Harness, run: int) -> dict[str, int]:
-    """How many items the run has, as each surface tells it."""
+    """Return the number of items of the run, as each interface shows it."""
     described = json.loads(harness.crawlctl("describe", str(run), "-o", "json").stdout)
     shown = json.loads(harness.crawlctl("items", str(run), "--limit", "1000", "-o", "json").stdout)
     listed = json.loads(harness.crawlctl("files", str(run), "-o", "json").stdout)

@@ -1,5 +1,5 @@
-"""What is ended from outside goes on, also while worker and Temporal are killed; the crawlers' own
-journal judges.
+"""What was ended from outside continues, also while worker and Temporal are killed, according to
+the crawlers' own journal.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ class Step(NamedTuple):
 
 
 def runner_of(pid: int) -> int:
-    """The parent of a crawler: a signal that it passes on proves that somebody else ended the
-    crawler.
-    """
+    """Return the parent of a crawler. If it passes a signal on, somebody else ended the crawler."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -1,4 +1,4 @@
-"""A worker that is told to leave (a rollout) finishes what it is doing, and no run notices."""
+"""A worker that is asked to exit during a rollout finishes its work, and no run is affected."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ LIMITS = {"LIFECYCLE_SCHEDULER__TIMEOUT_S": "900", "LIFECYCLE_WORKER__GRACE_S": 
 
 @pytest.fixture
 def ours(harness: Harness, tmp_path: Path) -> Iterator[Harness]:
-    """The stack with a worker in no hurry; afterwards it has our own build again."""
+    """The stack with a worker that has much time to exit; afterwards it has our own build again."""
     harness.deploy(build(tmp_path / "build", *UNHURRIED), **LIMITS)
     yield harness
     harness.deploy(ROOT)
 
 
 def test_a_worker_leaves_in_order_while_an_activity_runs(ours: Harness) -> None:
-    """The deployment of one run hangs in the scheduler service while another run is in the middle
-    of its crawl.
-    """
+    """The deployment of one run hangs in the scheduler service while another run is crawling."""
     harness = ours
     crawling = harness.gateway.start(
         {"crawler": "plain", "args": ENDLESS, **QUICK}, "rollout-crawling"
@@ -81,13 +79,13 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: Harness) -> None:
 
 
 def _leaves(harness: Harness) -> bool:
-    """Whether the worker says that it leaves; one that is only slow to answer has not said so."""
+    """Return whether the worker reports that it is exiting; a slow response does not count."""
     answer = httpx.get(f"{harness.stack.addresses['worker']}/readyz", timeout=60, trust_env=False)
     return answer.status_code == 503 and "is shutting down" in answer.text
 
 
 def _tries(harness: Harness, workflow_id: str, activity: str) -> list[int]:
-    """How often the calls of an activity were tried."""
+    """Return how often the calls of an activity were tried."""
     shown = history(harness, workflow_id)
     scheduled = {
         e["eventId"]

@@ -1,5 +1,5 @@
-"""The soak of the stack: a calm one with every run of the tests, those that break things by the
-task ``soak``.
+"""The soak of the stack: an undisturbed one with all kinds of runs; the ``soak`` task executes
+those with faults.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ CALM = ("start", "add", "wake", "audit")
 
 
 def calm(plan: Plan) -> Plan:
-    """The plan without whatever stops, kills, freezes or takes away."""
+    """The plan without stops, kills, freezes and outages."""
     return replace(plan, steps=[step for step in plan.steps if step.kind in CALM])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_runs_that_nobody_disturbs_are_told_as_they_were(tmp_path: Path) -> None:
-    """Every kind of end, and that the soak can read them all."""
+    """Every kind of outcome occurs, and the soak can read all of them."""
     plan = calm(write_plan(1, 0.5, 12))
     assert {step.kind for step in plan.steps} == set(CALM)
     assert soak(tmp_path / "state", plan) == []

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.servers]
 def matrix(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Matrix]:
-    """Over a server of its own, which dies and comes back: what was committed must survive that."""
+    """The matrix with a server of its own, which dies and comes back: committed data must survive
+    that.
+    """
     with (
         running_mariadb("--innodb-flush-log-at-trx-commit=2") as server,
         server.database() as url,

@@ -1,5 +1,5 @@
 """Cells of the stop matrix (stopping.md) on a stack of real processes over SQLite; a stop that
-outlives it; and one that needs nothing that the rest of a worker's work can use up.
+outlives all of them; and a stop that the rest of a worker's work cannot delay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def test_a_stop_ends_as_the_table_says(matrix: Matrix, cell: Cell) -> None:
 
 
 def test_an_acknowledged_stop_survives_everybody(matrix: Matrix) -> None:
-    """No worker is up, and gateway and Temporal are killed as soon as the stop is acknowledged."""
+    """No worker is running, and gateway and Temporal are killed as soon as the stop is
+    acknowledged.
+    """
     harness = matrix.harness
     run_id = int(
         harness.gateway.start({"crawler": "patient", "args": {}, **QUICK}, "survivor")["run_id"]
@@ -64,7 +66,7 @@ def start(harness: StopHarness, name: str, **args: str) -> int:
 
 
 def use_up(harness: StopHarness, role: str) -> None:
-    """Every activity slot of this role's queue is taken by a call that does not come back."""
+    """Fill every activity slot of this role's queue with a call that does not return."""
     harness.points.hold("any", f"{role}.any.any.before")
     if role == "workflows":
         for n in range(THREADS):
@@ -73,7 +75,7 @@ def use_up(harness: StopHarness, role: str) -> None:
 
 
 def waits_for_a_step(harness: StopHarness, name: str) -> bool:
-    """Whether an activity of this run is in a queue, or has been taken out of it."""
+    """Return whether an activity of this run is in a queue, or was taken out of it."""
     (described,) = harness.talk(
         lambda client: client.get_workflow_handle(f"crawl/patient/{name}").describe()
     )
@@ -85,11 +87,8 @@ def stuck(harness: StopHarness, role: str) -> int:
 
 
 def test_a_stop_passes_queues_that_are_stuck(harness: StopHarness) -> None:
-    """Of a run that is between two polls, and of one that waits for a step on a queue that is
-    stuck.
-
-    Comes last of all: the worker is replaced by one with few threads, so that few calls use them
-    up.
+    """One run is between two polls, and one waits for a step on a stuck queue. This test comes
+    last, because the worker is replaced by one with so few threads that few calls use them up.
     """
     harness.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
     crawling = start(harness, "crawling")

@@ -1,6 +1,4 @@
-"""The story that ``make run`` tells, where it is told otherwise: on database servers, and without
-wake-ups.
-"""
+"""The story of ``make run`` in other settings: on database servers, and without wake-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stranger with nothing but the Temporal CLI starts, asks, stops and resumes runs."""
+"""An outsider with only the Temporal CLI starts, queries, stops and resumes runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def _tasks_of(harness: Harness, workflow_id: str, status: str) -> int:
 
 
 def test_a_crawl_from_start_to_result(harness: Harness) -> None:
-    """A real Scrapy crawl; its verdict is the result that the CLI prints, and its attributes find
-    it.
-    """
+    """A real Scrapy crawl: the CLI prints its verdict as the result, and search attributes find it."""
     harness.cli_start("cli/crawl", {"crawler": "services", "requested_by": "ada", **QUICK})
     closed = harness.cli_result("cli/crawl")
     assert closed["status"] == "COMPLETED"
@@ -103,8 +101,8 @@ def test_an_invalid_start_fails_at_once_and_names_the_field(
 
 
 def test_a_terminated_run_is_resumed_without_repeating_what_finished(harness: Harness) -> None:
-    """Two tasks are done, two are in the middle when an operator terminates the workflow; they
-    crawl on alone.
+    """Two tasks are done and two executing when an operator terminates the workflow; the crawlers
+    continue alone.
     """
     short, long = {"max_pages": "3", "delay": "0.05"}, {"max_pages": "40", "delay": "0.1"}
     tasks = [{"args": args} for args in (short, long, short, long)]

@@ -1,8 +1,6 @@
-"""Two builds serve the same queues for as long as one likes: twenty runs in every phase, no rule
-broken.
-
-The other build is another piece of code: it waits and retries differently, and where versions keep
-the runs of the two apart, it takes a step of its own.
+"""Two builds serve the same queues for any length of time: twenty runs in every phase, without a
+broken rule. The other build has different code: it waits and retries differently, and with worker
+versions, which keep the runs of the two apart, it has an additional step.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ STOPPED: Row = {**ENDLESS_RUN, "tasks": [{}] * 2, "max_parallel_tasks": 1}
 
 @pytest.fixture
 def ours(harness: Harness) -> Iterator[Harness]:
-    """The stack; afterwards one worker of our own build, without a version."""
+    """The stack, which has one worker of our own build without a version afterwards."""
     yield harness
     harness.deploy(ROOT)
     harness.undeploy("other")
 
 
 def drill(harness: Harness, key: str, each: int, *, share: bool) -> None:
-    """Runs that finish, deploy in waves, are stopped, forced, and resumed, under both workers; then
+    """Runs that finish, deploy in waves, are stopped, forced and resumed, with both workers; then
     the proof.
     """
     kinds = {
@@ -92,8 +90,8 @@ def drill(harness: Harness, key: str, each: int, *, share: bool) -> None:
 
 
 def _prove(harness: Harness, ids: dict[str, list[int]]) -> None:
-    """Everything is true in the end; so many crawls on a small machine may be found late, and then
-    say so.
+    """Check that everything is true in the end; with that many crawls on a small machine, ends may
+    be found late, which is on record.
     """
     for run_id in ids["short"] + ids["waves"]:
         harness.prove(run_id, "COMPLETED", "finished")
@@ -109,8 +107,8 @@ def _prove(harness: Harness, ids: dict[str, list[int]]) -> None:
 
 
 def _both_worked(harness: Harness, run_ids: list[int], *, share: bool) -> None:
-    """Each of the two has taken steps of workflows and activities; and of some runs both have,
-    where they share.
+    """Check that each worker has executed steps of workflows and activities, and both some of the
+    same run if they share runs.
     """
     pids = [harness.stack.supervisor.pids()[name] for name in ("worker", "other")]
     shared, kinds = 0, [set[str](), set[str]()]
@@ -131,8 +129,8 @@ def test_two_builds_without_versions(ours: Harness, tmp_path: Path) -> None:
 
 
 def test_two_versions_while_one_ramps_up(ours: Harness, tmp_path: Path) -> None:
-    """Half of the runs go to the new version and stay there, so that it may take steps that the old
-    one lacks.
+    """Half of the runs get the new version and keep it, so that it may have steps that the old one
+    lacks.
     """
     ours.deploy(ROOT, LIFECYCLE_WORKER__BUILD_ID="old")
     ours.deploy(build(tmp_path / "build", RETRIES, STEP), "other", LIFECYCLE_WORKER__BUILD_ID="new")

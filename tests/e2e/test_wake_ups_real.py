@@ -1,5 +1,5 @@
 """The stack of real processes with wake-ups and without: nobody waits for the polling schedule, and
-nothing needs them.
+nothing needs wake-ups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SOME = {"max_pages": "12", "delay": "0.1"}
 
 
 def wake_ups(harness: Harness, name: str = "worker") -> dict[str, object]:
-    """What a worker's probe says about its observer."""
+    """Return what a worker's probe reports about its observer."""
     address = harness.stack.supervisor._kept[name].part.health
     assert address is not None
     with urllib.request.urlopen(address, timeout=30) as answer:
@@ -31,12 +31,12 @@ def wake_ups(harness: Harness, name: str = "worker") -> dict[str, object]:
 
 
 def counted(harness: Harness, name: str) -> int:
-    """How many changes this worker's observer has noticed."""
+    """Return how many changes this worker's observer has noticed."""
     return int(str(wake_ups(harness, name).get("noticed", 0)))
 
 
 def woken(harness: Harness, run_id: int) -> int:
-    """How many signals the run's workflow got."""
+    """Return how many signals the run's workflow got."""
     ((workflow_id,),) = harness.query(
         "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
     )
@@ -47,12 +47,9 @@ def woken(harness: Harness, run_id: int) -> int:
 
 
 def started(harness: Harness, **keys: Row) -> list[int]:
-    """A run of ``plain`` with these arguments for each key.
-
-    None ends before its first poll is ten hours away.
-
-    What ended while its start was waited for is polled as a part of the start, with no wake-up
-    at all.
+    """Start a run of ``plain`` with these arguments for each key. None ends before its first poll
+    is ten hours away, because an end during the start is found by the start itself, without a
+    wake-up.
     """
     with harness.site_stands_still():
         requests = {key: {"crawler": "plain", "args": args, **NEVER} for key, args in keys.items()}
@@ -79,9 +76,7 @@ def test_nobody_waits_for_the_ladder(harness: Harness) -> None:
 
 
 def test_counters_are_on_record_between_polls(harness: Harness) -> None:
-    """No poll is due for ten hours, and the counters move all the same, with no event and no other
-    poll.
-    """
+    """No poll is due for ten hours, but the counters move without an event or another poll."""
     (run_id,) = started(harness, counted={"max_pages": "100000", "delay": "0.2"})
 
     def moved() -> tuple[Row, Row] | None:
@@ -164,9 +159,8 @@ def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(harness: 
 
 
 def test_statuses_are_true_while_temporal_is_away(harness: Harness) -> None:
-    """Verdicts wait for Temporal.
-
-    What crawlers do is on record without it, and answers say what waits.
+    """Verdicts wait for Temporal. The state of crawlers is recorded without it, and responses say
+    what waits.
     """
     until(lambda: wake_ups(harness)["observer"] == "up", "an observer that sees")
     finished, killed = started(harness, away=SOME, away_killed=ENDLESS)

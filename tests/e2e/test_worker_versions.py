@@ -1,5 +1,5 @@
-"""Worker versioning, by the commands of docs/deployment.md: runs move to the build that is current,
-and back.
+"""Worker versioning, by the commands of docs/deployment.md: runs move to the current build, and
+back.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ A, B = "worker-a", "worker-b"
 
 
 def documented(harness: Harness, verb: str, word: str, **names: str) -> Any:
-    """Type the one command of the page that begins so and has this word, with its placeholders
-    filled in.
+    """Type the only command of the page that begins like this and contains this word, with its
+    placeholders filled in.
     """
     begin = f"temporal worker deployment {verb} "
     lines = [
@@ -43,7 +43,7 @@ def documented(harness: Harness, verb: str, word: str, **names: str) -> Any:
 
 @pytest.fixture
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """A stack of its own, new for each try: Temporal remembers the versions and routes of every
+    """A new stack for each try, because Temporal remembers the versions and routes of every
     deployment.
     """
     harness = Harness(tmp_path_factory.mktemp("e2e-versions") / "state")
@@ -55,8 +55,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 
 def moved(harness: Harness, run_id: int, name: str) -> None:
-    """Wait until this worker has taken a step of the run's workflow, and then until the next poll
-    at the cluster.
+    """Wait until this worker has executed a step of the run's workflow, and then until the next
+    poll of the cluster.
     """
     workflow_id = harness.gateway.run(run_id)["workflow_id"]
     pid = harness.stack.supervisor.pids()[name]
@@ -66,7 +66,7 @@ def moved(harness: Harness, run_id: int, name: str) -> None:
 
 
 def _workers(harness: Harness) -> list[tuple[str, str]]:
-    """Level and text of what the doctor finds about workers."""
+    """Return level and text of the doctor's findings about workers."""
     words = ("doctor", "--state-dir", str(harness.folder), "--timeout", "100s", "-o", "json")
     command = [sys.executable, "-m", "crawler_lifecycle.cli", *words]
     done = subprocess.run(
@@ -148,7 +148,7 @@ def test_runs_move_with_the_current_build_and_back(ours: Harness) -> None:
 
 
 def test_each_role_may_be_a_deployment_of_its_own(ours: Harness) -> None:
-    """As Temporal's worker controller starts them, and rolls one after the other."""
+    """As Temporal's worker controller starts them, one after the other."""
     names = {"worker-workflows": "crawls/workflows", "worker-others": "crawls/others"}
     others = sorted(set(ROLES) - {"workflows"})
 

@@ -1,4 +1,4 @@
-"""What the tests in this folder share."""
+"""Shared fixtures of the tests in this folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ if str(ROOT) not in sys.path:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[RunningSite]:
-    """A small site shared by the tests of a module."""
+    """A small site that the tests of a module share."""
     with running_site("--services", "4", "--slow-seconds", "0.2") as running:
         yield running

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for one address; redirects are not followed."""
+    """The response for one address; redirects are not followed."""
 
     status: int
     headers: dict[str, str]
@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class RunningSite:
-    """A site that serves, and its process."""
+    """A running site and its process."""
 
     url: str
     process: subprocess.Popen[str]
@@ -40,14 +40,14 @@ class RunningSite:
             return Answer(response.status, headers, response.read().decode())
 
     def requests(self) -> dict[str, int]:
-        """How often each part of the site was asked for."""
+        """Return how often each part of the site was requested."""
         counters: dict[str, int] = json.loads(self.get("/healthz").text)["requests"]
         return counters
 
 
 @contextlib.contextmanager
 def running_site(*options: str) -> Iterator[RunningSite]:
-    """Start a site on a free port, and end it whatever happens."""
+    """Start a site on a free port, and end it in any case."""
     command = [sys.executable, "-m", "examples.site", "--port", "0", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

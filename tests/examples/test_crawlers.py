@@ -31,7 +31,7 @@ OPERATIONS = {"sqs": 23, "dax": 21, "polly": 13, "glacier": 33}
 
 @pytest.fixture(scope="module", autouse=True)
 def as_in_the_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For all crawls of this module."""
+    """Set up the environment of the image for all crawls of this module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", without_pydantic(tmp_path_factory.mktemp("image")))
         yield
@@ -40,9 +40,7 @@ def as_in_the_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def start(
     command: list[str], files: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start a crawler as a user would, with nothing of ours in its environment but what is
-    given.
-    """
+    """Start a crawler as a user would, with only the given variables of ours in its environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CRAWL_")}
     if files is not None:
         environment["CRAWL_FILES_DIR"] = str(files)
@@ -57,7 +55,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for a crawler's end: exit code and everything it said."""
+    """Wait for a crawler's end. Return its exit code and output."""
     with process:
         try:
             output, _ = process.communicate(timeout=150)
@@ -71,7 +69,7 @@ def scrapy(spider: str, *options: str, delay: float = 0) -> list[str]:
 
 
 def finish_reason(output: str) -> str:
-    """The reason as Scrapy itself reports it at the end of its log."""
+    """Return the reason that Scrapy itself reports at the end of its log."""
     (reason,) = re.findall(r"'finish_reason': '(.*?)'", output)
     return str(reason)
 

@@ -1,5 +1,5 @@
-"""The examples in the docstrings of what users import: each runs as it stands, and says what it
-prints.
+"""The examples in the docstrings of what users import: each runs as written and prints what it
+shows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def examples() -> list[doctest.DocTest]:
     "example", examples(), ids=lambda one: one.name.removeprefix("crawler_lifecycle.")
 )
 def test_an_example_runs(example: doctest.DocTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a module of its own, as functions of graphs are called by their names."""
+    """In its own module, because functions of graphs are called by their names."""
     users = ModuleType("users_example")
     monkeypatch.setitem(sys.modules, users.__name__, users)
     example.globs = vars(users)

@@ -1,4 +1,4 @@
-"""The picture in the quickstart: which frame of a screen it is made of, and that the SVG loads
+"""The picture in the quickstart: the frame of a screen that it shows, and that the SVG loads
 nothing.
 """
 
@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def words(text: str) -> str:
-    """What a person reads in an SVG."""
+    """Return what a person reads in an SVG."""
     found = " ".join(
         element.text or "" for element in ElementTree.fromstring(text).iter(f"{SVG}text")
     )

@@ -1,5 +1,5 @@
-"""The demonstration site: complete, valid, closed in itself, and misbehaving only where it says
-so.
+"""The demonstration site: complete, valid, without outside links, and misbehaving only where it
+says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOCATION = "{http://www.sitemaps.org/schemas/sitemap/0.9}loc"
 
 
 class Strict(HTMLParser):
-    """Collects the links of a page and everything that is wrong with its nesting."""
+    """Collects the links of a page, and everything that is wrong with its nesting."""
 
     VOID = frozenset(("meta", "link", "br"))
     PHRASING = frozenset(

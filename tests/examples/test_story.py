@@ -1,4 +1,4 @@
-"""What the story says at its end."""
+"""The final output of the story."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the gateway share."""
+"""Shared fixtures for tests of the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.databases import make_tables
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that stands still for a while is not what these limits are for; tests of them set
+    """These limits should not apply to a test that stalls for a while; tests of the limits set
     their own.
     """
     monkeypatch.setattr(health, "READY_TIMEOUT_S", 120.0)

@@ -1,4 +1,4 @@
-"""A gateway over a real SQLite store, a scheduler service and a Temporal in memory."""
+"""A gateway with a real SQLite store, and a scheduler service and a Temporal in memory."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class FakeWorkflows:
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[Client]:
-        """There is no server behind this: what needs one is in ``tests/workflows/schedules``."""
+        """No server is available here: ``tests/workflows/schedules`` tests what needs one."""
         raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
         yield
 
@@ -231,7 +231,7 @@ def _there(row: Row | None) -> Row:
 
 
 class Harness:
-    """Everything around one gateway, and the workflow's part of the conversation with the store."""
+    """Everything around one gateway, and the workflow's part of the work with the store."""
 
     def __init__(self, store: Store, clock: Clock, code: Path = Path("/nonexistent")) -> None:
         self.store = store
@@ -258,7 +258,7 @@ class Harness:
             yield client
 
     def audit(self, directory: FakeDirectory) -> ParentAudit:
-        """The audit of a worker, with this Temporal and nothing else outside."""
+        """The audit of a worker, with only this Temporal as an external system."""
         audit = build_parent_audit(Parts(self.store, *[Mock()] * 7, directory))
         for owner in (
             audit,
@@ -289,7 +289,7 @@ class Harness:
         return self.run(run_id).ref
 
     def claim(self, run_id: int, *, rerun: bool = False) -> RunHandle:
-        """The open workflow of the run claims it."""
+        """Let the open workflow of the run claim it."""
         workflow_id = next(
             w for w, request in reversed(self.workflows.started) if request.run_id == run_id
         )
@@ -304,7 +304,7 @@ class Harness:
         return Fence(run_id, row.attempt, row.owner_run_id, row.run_uid)
 
     def end(self, run_id: int, status: RunStatus = RunStatus.FAILED, *, close: bool = True) -> None:
-        """The run gets its verdict; its workflow closes unless it still exports."""
+        """Give the run its verdict; its workflow closes unless it still exports."""
         fence = self.fence(run_id)
         self.store.deployment.refuse_queued(fence, "no such image")
         self.store.completion.end_run(

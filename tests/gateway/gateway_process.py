@@ -50,9 +50,8 @@ class Gateway:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Settings of an open gateway.
-
-    Nobody listens on port 9: neither Temporal nor a scheduler service is there.
+    """Settings of a gateway without authentication. Nobody listens on port 9, so Temporal and the
+    scheduler service are down.
     """
     return {
         "PATH": os.environ["PATH"],
@@ -67,7 +66,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 @contextmanager
 def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
-    """Start one and wait until it listens; killed at the end."""
+    """Start a gateway and wait until it listens; kill it at the end."""
     log = folder / f"gateway-{next(_numbers)}.log"
     with log.open("wb") as sink:
         # Into a file: a pipe that nobody reads would stop it.
@@ -87,7 +86,7 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
 
 
 def refused(settings: dict[str, str], folder: Path) -> str:
-    """What a gateway that does not start says."""
+    """Return the output of a gateway that does not start."""
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         env=settings,

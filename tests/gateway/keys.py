@@ -15,9 +15,8 @@ KEY = b"k" * 32
 
 
 class Keys:
-    """The file, its tokens, and the entrance it makes.
-
-    Tokens of a project have its name and a role: ``b-read``.
+    """The file, its tokens, and the authentication that uses it. Tokens of a project have its name
+    and a role: ``b-read``.
     """
 
     def __init__(self, folder: Path, *projects: str) -> None:
@@ -42,7 +41,7 @@ class Keys:
         return {"Authorization": f"Bearer {self.tokens[role]}"}
 
     def move(self, name: str, project: str) -> None:
-        """Give a token of a project another one."""
+        """Replace a token of a project."""
         whole, own = self.file.read_text(), f'name = "the-{name}"'
         before, _, after = whole.partition(own)
         self.file.write_text(

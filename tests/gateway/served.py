@@ -32,9 +32,8 @@ class Server:
 
 @asynccontextmanager
 async def served(app: FastAPI, *, grace_s: int = 5) -> AsyncIterator[Server]:
-    """As ``listening.run`` serves it, without the process around it.
-
-    ``grace_s``: how patient its end is.
+    """Serve like ``listening.run``, without the process around it. ``grace_s`` is the time that it
+    has to end.
     """
     bound = bind("127.0.0.1", 0, "TEST")
     config = uvicorn.Config(
@@ -66,8 +65,8 @@ class Sse:
 async def events(
     answer: httpx.Response, read: Callable[[str], Any] = json.loads
 ) -> AsyncIterator[Sse]:
-    """The events of a stream by the rules of the HTML standard: comments and events without data
-    are not shown.
+    """Return the events of a stream by the rules of the HTML standard: comments and events without
+    data are skipped.
     """
     last, name, data = "", "message", list[str]()
     async for line in answer.aiter_lines():
@@ -87,7 +86,7 @@ async def events(
 
 
 async def take(stream: AsyncIterator[Sse], count: int) -> list[Sse]:
-    """The next events but for those that say the age of a page: of these a slow machine brings
+    """Return the next events, except those with the age of a page, of which a slow machine sends
     more.
     """
     found = list[Sse]()

@@ -1,4 +1,4 @@
-"""Real sockets under a service of ours: clients that say nothing, half a head, nonsense, or stop
+"""Real sockets of our services: clients that send nothing, half a request head or nonsense, or stop
 reading.
 """
 
@@ -23,7 +23,7 @@ GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Patient(Connection):
-    """Cuts nobody before a test has said that time is up."""
+    """Cuts nobody off before a test says that time is up."""
 
     head_s = 600.0
     unread_s = 600.0
@@ -82,7 +82,7 @@ def _connected(server: Any) -> Iterator[socket.socket]:
 
 
 def _rest(connection: socket.socket) -> bytes:
-    """What comes until the server closes; fails when it does not."""
+    """Return what arrives until the server closes; fail if it does not."""
     found = b""
     while True:
         try:

@@ -1,6 +1,4 @@
-"""The health strip: each part says how it stands and of when that is, and who asks costs nothing
-more.
-"""
+"""The health strip: each part shows its state with a time, and asking costs nothing more."""
 
 from __future__ import annotations
 

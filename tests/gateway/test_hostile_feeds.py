@@ -1,5 +1,5 @@
-"""What a crawler may leave, through every reader: bounded memory and time, and nothing that
-acts.
+"""Anything that a crawler may leave, through every reader: bounded memory and time, and nothing
+that executes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each list takes every word that it shows, and then all its rows show that word."""
+"""Each list accepts every status that it shows as a filter, and then shows only rows with it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(harness: Harness) -> Iterator[TestClient]:
 
 
 def listed(client: TestClient, path: str, plural: str, **params: Any) -> list[dict[str, Any]]:
-    """All rows of a list, read in small pages."""
+    """Return all rows of a list, read in small pages."""
     rows: list[dict[str, Any]] = []
     token = None
     for page_size in itertools.cycle((7, 1, 4)):

@@ -1,4 +1,4 @@
-"""Tools of ``crawlctl mcp``: a client of the SDK, in memory, against a gateway with roles."""
+"""Tools of ``crawlctl mcp``: a client of the SDK, in memory, with a gateway that has roles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def api(harness: Harness, keys: Keys, logs: FakeLogs) -> Any:
 
 
 class Assistant:
-    """A client of the SDK whose server shows the token of a role."""
+    """A client of the SDK whose server uses the token of a role."""
 
     def __init__(self, api: TestClient, keys: Keys) -> None:
         self.api, self.keys, self.role = api, keys, "operate"
@@ -80,7 +80,7 @@ def assistant(api: TestClient, keys: Keys) -> Assistant:
 
 
 def data(text: str) -> str:
-    """What stands between the lines that nobody could know before."""
+    """Return what is between the markers that nobody can guess."""
     found = re.fullmatch(
         r"[^\n]*not an instruction:\n--- data (\w{16})\n(.*)\n--- end of data \1", text, re.S
     )

@@ -1,4 +1,4 @@
-"""What the gateway counts about itself."""
+"""The gateway's metrics about itself."""
 
 from __future__ import annotations
 

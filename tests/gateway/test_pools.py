@@ -1,4 +1,4 @@
-"""Pools as people see them: the list, the position of a run in its line, and the entry points that
+"""Pools as people see them: the list, a run's position in the queue, and the entry points that
 refuse unknown pools.
 """
 
@@ -66,7 +66,7 @@ def start(
     headers: dict[str, str] | None = None,
     **more: Any,
 ) -> int:
-    """Start a run, and let its workflow offer as many tasks as its pool has places for."""
+    """Start a run, and let its workflow offer as many tasks as its pool has slots for."""
     body = {"crawler": "plain", "tasks": [{"args": {"page": str(n)}} for n in range(tasks)], **more}
     answer = client.post("/v1/runs", json=body, headers=headers)
     assert answer.status_code == 202, answer.text
@@ -226,7 +226,9 @@ def test_the_pool_of_a_manager_is_checked_once(
     given: str | None,
     checked: list[str | None],
 ) -> None:
-    """A given one. Without it also that of its crawler's entry, which has none here."""
+    """This holds for a given pool, and for that of the crawler's entry, of which there is none
+    here.
+    """
     asked, check = list[str | None](), Pools.check
 
     def counted(pools: Pools, name: str | None, project: str) -> None:

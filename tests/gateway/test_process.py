@@ -1,6 +1,4 @@
-"""The gateway as a process: what it needs to come up, how it goes, and clients that want too
-much.
-"""
+"""The gateway as a process: what it needs to start, how it exits, and clients that want too much."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def http() -> Iterator[httpx.Client]:
-    """A client with patience: a gateway on a starved machine is slow, and no worse for it."""
+    """A client with long timeouts: a gateway on a starved machine is slow, but not broken."""
     with httpx.Client(timeout=60) as client:
         yield client
 
@@ -55,7 +53,9 @@ def test_it_lives_without_database_and_temporal_and_leaves_when_asked(
 def test_greedy_clients_cost_little_memory_and_others_are_served(
     tmp_path: Path, http: httpx.Client
 ) -> None:
-    """A thousand sockets that say half a request, and bodies of 100 MB, announced and not."""
+    """A thousand sockets that send half a request, and bodies of 100 MB, with and without their
+    length.
+    """
     with (
         gateway(environment(tmp_path), tmp_path) as running,
         _many_files(),

@@ -1,5 +1,5 @@
-"""Hostile requests over HTTP: fields nobody declared, text that is code elsewhere, names that steer
-logs.
+"""Hostile requests over HTTP: undeclared fields, text that is code elsewhere, names that forge log
+lines.
 """
 
 from __future__ import annotations

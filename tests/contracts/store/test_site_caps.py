@@ -360,7 +360,7 @@ class Fleet:
             return tasks_of(conn, self.NAMES, self.harness.clock.now)
 
     def busy(self) -> list[str]:
-        """The runs with tasks."""
+        """Return the runs that have tasks."""
         run_ids = {run_id for tasks in self.held().values() for run_id in tasks}
         return [name for name, fence in self.open.items() if fence.run_id in run_ids]
 
@@ -380,7 +380,7 @@ class Fleet:
             assert tasks.total() <= max(self.most[site_name], before[site_name].total())
 
     def end(self, name: str) -> None:
-        """All tasks of the run that execute end, and so does the run with its last task."""
+        """Let all executing tasks end, and the run with its last task."""
         fence = self.open[name]
         now = self.harness.clock.forward(1)
         tasks = self.harness.store.polls.found_state(fence).tasks

@@ -32,7 +32,7 @@ def poll(harness: Harness, fence: Fence, *blocked: BlockReport, **fields: Any) -
 
 
 def state(harness: Harness, name: str = SHOP) -> tuple[float, int]:
-    """How long the site is closed in seconds, and how many times in a row it closed."""
+    """Return how long the site is closed, in seconds, and how many times in a row it closed."""
     with harness.store.database.reading() as conn:
         row = conn.execute(select(site).where(site.c.site == name)).mappings().one_or_none()
         if row is None:

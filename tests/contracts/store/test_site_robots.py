@@ -1,4 +1,4 @@
-"""The robots.txt of origins: who fetches it, for how long it is valid, and what it limits."""
+"""The robots.txt of origins: who fetches it, how long it is valid, and what it limits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Fleet:
             return [dict(row) for row in conn.execute(select(table)).mappings()]
 
     def age(self, seconds: float) -> None:
-        """Let everything be older."""
+        """Make everything older."""
         changed = {
             name: site_robots.c[name] - seconds
             for name in ("claimed_until", "fetched_at", "valid_until")

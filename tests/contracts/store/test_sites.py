@@ -80,7 +80,7 @@ def test_many_may_insert_the_same_row_at_once(store: Store) -> None:
 
 
 def test_changed_entries_open_no_site(store: Store) -> None:
-    """A new entry takes over the closure of the site that the host belonged to."""
+    """A new entry takes over the closure of the site to which the host belonged."""
     sites = store.sites
     sites.close_site(NAME, 60, "ann")
     for name in (f"de.{NAME}", f"*.de.{NAME}"):

@@ -102,8 +102,8 @@ def test_queued_tasks_are_cancelled_when_a_poll_proves_that_no_call_brought_them
 def test_an_offered_task_that_a_poll_has_seen_is_not_cancelled_before_that_is_applied(
     harness: Harness,
 ) -> None:
-    """The call's answer was lost, the stop interrupts the poll that finds the task, and then takes
-    its next turn.
+    """The call's response was lost; the stop interrupts the poll that finds the task, and then
+    takes its next turn.
     """
     fence = harness.run()
     harness.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
@@ -175,8 +175,8 @@ def test_a_stop_by_a_clock_that_is_ahead_is_sent_again_in_time(harness: Harness)
 
 
 def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(harness: Harness) -> None:
-    """The workflow that was asked is gone; who takes the run over does what it was asked, and the
-    log says so.
+    """The workflow that received the stop is gone. Its successor carries it out, and the log says
+    so.
     """
     fence = harness.deployed()
     harness.store.stops.record_stop(fence.run_id, harness.stop(), "s1")
@@ -187,8 +187,8 @@ def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(harness: Harness) 
 
 
 def test_a_stop_that_a_later_attempt_is_told_of_again_is_logged_once(harness: Harness) -> None:
-    """No workflow was there to hear it: the gateway recorded it, and starts one that hears it under
-    the same id.
+    """No workflow was there to receive it: the gateway recorded it, and starts one that receives it
+    with the same id.
     """
     fence = harness.deployed()
     harness.store.stops.record_stop(fence.run_id, harness.stop(), "s1")
@@ -220,7 +220,7 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(harness: Ha
 
 
 def test_what_is_counted_last_counts_for_the_run(harness: Harness) -> None:
-    """A task is gone; its log and counters were read once more, and no poll comes after that."""
+    """A task is gone; its log and counters were read once more, and no poll follows."""
     fence = harness.executing()
     [task] = harness.store.polls.found_state(fence).tasks
     harness.clock.forward(60)
@@ -236,8 +236,8 @@ def test_what_is_counted_last_counts_for_the_run(harness: Harness) -> None:
 
 
 def test_a_run_says_its_most_frequent_error_and_how_often(harness: Harness) -> None:
-    """A log says more than an exit code; a runner's word counts before it, and what succeeded has
-    no error.
+    """A log says more than an exit code, a runner's report counts before both, and successful runs
+    have no error.
     """
     fence = harness.executing(tasks=6)
     tasks = harness.store.polls.found_state(fence).tasks
@@ -520,9 +520,7 @@ def test_exports(harness: Harness) -> None:
 
 
 def test_the_verdict_and_its_event_are_one(harness: Harness) -> None:
-    """Whoever sees the verdict finds the event, also after the run was resumed, and never two of
-    them.
-    """
+    """Whoever sees the verdict finds exactly one event, even after the run was resumed."""
     fence = harness.deployed()
     key = f"{fence.run}/1/run.ended"
     assert harness.store.events.find_event(key) is None

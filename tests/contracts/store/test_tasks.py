@@ -61,8 +61,8 @@ def test_an_offer_that_is_withdrawn_was_never_made(harness: Harness) -> None:
 
 
 def test_an_offer_that_is_withdrawn_leaves_the_one_before(harness: Harness) -> None:
-    """Without an answer, that one may have brought its tasks; and an offer that was made since
-    stays as well.
+    """If the earlier offer got no response, it may have deployed its tasks; a later offer remains
+    as well.
     """
     fence = harness.run(tasks=3)
     harness.store.deployment.offer_tasks(fence, 1, None, UNTIL, "day")

@@ -19,7 +19,7 @@ KILLED = End(exit_code=137, signal=9, reason="Error")
 
 
 def asked(store: Store, **given: object) -> list[dict[str, object]]:
-    """The answer of the page's statement, for the run, task and times of a test."""
+    """Return the result of the page's statement, for the run, task and times of a test."""
     statement = STATEMENT
     for old, new in given.items():
         statement = re.sub(rf"\b{old} = \d+", f"{old} = {new}", statement) if old.endswith("_id") else re.sub(

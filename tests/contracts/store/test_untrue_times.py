@@ -1,4 +1,4 @@
-"""For how long a recorded status was untrue, whatever the clocks say and however often a poll is
+"""For how long a recorded status was untrue, whatever the clocks show and however often a poll is
 tried.
 """
 
@@ -32,7 +32,7 @@ def observed(harness: Harness, fence: Fence, phase: Phase, **fields: object) -> 
 
 
 def polled(harness: Harness, fence: Fence, after: float, phase: Phase, **fields: object) -> None:
-    """A poll of the one task, so many seconds later."""
+    """Poll the only task, this number of seconds later."""
     harness.clock.forward(after)
     harness.poll(fence, [observed(harness, fence, phase, **fields)])
 
@@ -125,9 +125,8 @@ def test_what_vanished_was_untrue_since_a_poll_last_saw_it(
 
 
 def test_a_poll_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(harness: Harness) -> None:
-    """Its own time did not come yet.
-
-    By that time, what vanished would have been untrue for no time at all.
+    """Its own time is in the future. By that time, a task that vanished would have had an untrue
+    status for no time at all.
     """
     fence = harness.executing(tasks=1)
     ordered = harness.clock.forward(60)
@@ -151,9 +150,8 @@ def test_an_absence_by_a_clock_that_is_ahead_begins_anew(harness: Harness) -> No
 
 @pytest.fixture
 def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
-    """A harness whose store asks the database whether its own clock is ahead.
-
-    At first both clocks agree.
+    """A harness whose store asks the database whether its own clock is ahead. At first, both clocks
+    agree.
     """
     clock.now = datetime.now(UTC)
     monkeypatch.setattr(unit, "utc_now", clock)
@@ -165,8 +163,8 @@ def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_a_worker_whose_clock_is_ahead_counts_by_the_database(
     dated: Harness, store_url: str, phase: Phase
 ) -> None:
-    """What ended or was last seen 30 s before was untrue for about so long, and not for ten minutes
-    more.
+    """A task that ended or was last seen 30 s ago was untrue for about that long, not for ten
+    minutes more.
     """
     fence = dated.executing(tasks=1)
     real, ordered = dated.clock.now, dated.clock.now - timedelta(seconds=30)
@@ -212,8 +210,8 @@ CRASHED = End(exit_code=1, reason="Error", by_itself=True)
 def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
     dated: Harness, ahead_s: float, end: End, ended_s: float, by_server: str, by_file: str
 ) -> None:
-    """Found by storms: by its own date the stop came after the end of what heard it, as if somebody
-    else had been.
+    """By its own date, the stop came after the end that it caused, as if somebody else had stopped
+    the task.
     """
     fence = dated.executing(tasks=1)
     asked = dated.clock.now
@@ -230,7 +228,7 @@ def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
 
 @pytest.mark.parametrize("missed", [0, 1])
 def test_one_task_is_missed_by_the_poll_that_counts_another(harness: Harness, missed: int) -> None:
-    """Both rows are written at once, and each value into its own column."""
+    """Both rows are written at once, with each value in its own column."""
     fence = harness.executing(tasks=2)
     now = harness.clock.forward(5)
     tasks = harness.store.polls.found_state(fence).tasks
@@ -252,7 +250,7 @@ def test_one_task_is_missed_by_the_poll_that_counts_another(harness: Harness, mi
 
 
 def test_what_is_missed_says_so_until_it_is_seen_again(harness: Harness) -> None:
-    """Nothing is proved and no status changes; people read all the same what the matter is."""
+    """Nothing is proved and no status changes, but people can read what the problem is."""
     fence = harness.executing(tasks=1)
     reasons = []
     for phase, uid, words in (
@@ -319,8 +317,8 @@ def staged(
 
 
 def test_lateness_survives_a_poll_that_is_tried_again(harness: Harness) -> None:
-    """The first try moves the time of the next poll, so the second one alone would take the change
-    for punctual.
+    """The first try moves the time of the next poll, so the second one alone would consider the
+    change punctual.
     """
     fence = harness.executing(tasks=1)
     when = harness.clock.forward(60)
@@ -363,7 +361,7 @@ def test_another_finding_takes_nothing_over(harness: Harness) -> None:
 
 @pytest.fixture
 def told(store_url: str, clock: Clock) -> Iterator[tuple[Harness, list[CommittedChanges]]]:
-    """A harness whose store tells what it has committed."""
+    """A harness whose store reports what it has committed."""
     news: list[CommittedChanges] = []
     store = open_store(store_url, clock=clock, told=news.append)
     yield Harness(store, clock), news

@@ -1,4 +1,4 @@
-"""Webhooks: definitions, what is to be told to each, and what became of it."""
+"""Webhooks: definitions, the events to deliver to each, and their deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several writers, writers that lost the run, and commits whose answer was lost."""
+"""Several writers, writers that have lost the run, and commits whose response was lost."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def everything(harness: Harness, fence: Fence) -> list[object]:
 
 
 def test_every_method_with_a_fence_is_tried() -> None:
-    """Those of managers and graphs take a fence of their own, which test_managers.py and
-    test_graphs.py try.
+    """Methods of managers and graphs take their own fence, which test_managers.py and
+    test_graphs.py test.
     """
     fences = {
         name: inspect.signature(method).parameters.get("fence")
@@ -118,7 +118,7 @@ def test_a_writer_that_lost_the_run_is_refused(harness: Harness) -> None:
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Make the calls at the same moment; their answers or our errors."""
+    """Make the calls at the same time. Return their results or our errors."""
     barrier = threading.Barrier(len(calls))
 
     def one(call: Callable[[], Any]) -> Any:
@@ -239,9 +239,7 @@ def test_events_become_visible_in_their_order(harness: Harness) -> None:
 
 @contextmanager
 def lost_answer(store: Store, after: int = 0) -> Iterator[None]:
-    """The commit ``after`` so many others happens, but its caller is told that the connection was
-    lost.
-    """
+    """The commit after ``after`` others happens, but its caller gets a connection error."""
     engine = store.database.engine
     real = engine.dialect.do_commit
     answers = iter([True] * after + [False])
@@ -333,8 +331,8 @@ def test_an_end_while_tasks_live_writes_nothing(harness: Harness) -> None:
 
 
 def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store: Store) -> None:
-    """What makes the tests cheap once took the level away: then all here proved another database
-    than ours.
+    """An optimization of the tests once removed the isolation level: all tests here then tested
+    another database than ours.
     """
     if store.database.engine.dialect.name != "sqlite":
         with store.database.writing() as conn:
@@ -342,7 +340,7 @@ def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store:
 
 
 def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(harness: Harness) -> None:
-    """Whole lives of several runs at once: no writer may lock rows of another run, or two of them
+    """The lives of several runs at once: no writer may lock rows of another run, or two of them
     deadlock.
     """
     # Ids that no test before had: a deleted row stays in a unique index until it is purged, and

@@ -1,8 +1,6 @@
-"""Workers, runs and people around an engine, driven by a tape of numbers, with the brute-force
-model beside it.
-
-Rows are kept as the database keeps them: the engine is made of them for each change, and what it
-calls changed is written back. Calls of functions write their rows without the engine, as
+"""Workers, runs and people around an engine, driven by a tape of numbers, compared with a
+brute-force model. Rows are stored like in the database: each change builds the engine from them,
+and writes back what it reports as changed. Function calls write their rows without the engine, as
 ``GraphStore.record`` does.
 """
 
@@ -34,7 +32,7 @@ NO_SLOT = (StepKind.GRAPH, StepKind.APPROVAL)
 
 
 class Tape:
-    """Numbers that decide; when they run out, the first choice is taken."""
+    """Numbers that make decisions; when none is left, the first choice is used."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers: Iterator[int] = iter(numbers)
@@ -46,14 +44,14 @@ class Tape:
         return of[self.below(len(of))]
 
     def often(self, in_ten: int) -> bool:
-        """True so many times in ten; false on an empty tape."""
+        """True this number of times in ten; false on an empty tape."""
         return self.below(10) >= 10 - in_ten
 
 
 def a_level(
     tape: Tape, size: int, depth: int = 0, above: str = "", graft: bool = False
 ) -> list[StepSpec]:
-    """Steps of one level with what is in them, a parent before its own."""
+    """Return the steps of one level with their contents, parents first."""
     kinds = [StepKind.FUNCTION] * 4 + [StepKind.CRAWL, StepKind.MANAGER, StepKind.APPROVAL]
     kinds += [StepKind.GRAPH] * (3 if depth < 3 else 0)
     found: list[StepSpec] = []
@@ -90,7 +88,7 @@ def a_level(
 
 
 def copies(rows: Sequence[Step]) -> list[Step]:
-    """The same rows; what their fields hold never changes."""
+    """Return copies of the rows; the values of their fields are immutable."""
     return [copy(row) for row in rows]
 
 
@@ -144,8 +142,8 @@ class Harness:
         return answer
 
     def _engine(self) -> Graph:
-        """The engine of the last change with the rows that differ since; it is the same as one made
-        of all rows.
+        """Return the engine of the last change, updated with the rows that differ since; it equals
+        one built from all rows.
         """
         new = Graph(self.options, copies(self.rows), next_batch=self.next_batch)
         known, self.known = self.known, None
@@ -166,7 +164,7 @@ class Harness:
         return known
 
     def compare(self, graph: Graph) -> None:
-        """Rows, engine and model say the same, and an engine made anew finds nothing to do."""
+        """Check that rows, engine and model agree, and that a new engine finds nothing to do."""
         assert self.rows == graph.steps, "changed rows that the engine does not name"
         again = Graph(self.options, copies(self.rows))
         assert not again.changed
@@ -194,7 +192,7 @@ class Harness:
     # --- what happens ---
 
     def add(self, specs: list[StepSpec], below: int | None = None) -> bool:
-        """Append, or graft; whether that was allowed."""
+        """Append or graft. Return whether that was allowed."""
 
         def how(graph: Graph) -> bool:
             before = copies(graph.steps)
@@ -209,7 +207,7 @@ class Harness:
         return self.change(how)
 
     def advance(self) -> bool:
-        """What the workflow's activity does; whether anything started."""
+        """Do what the workflow's activity does. Return whether anything started."""
         answered, self.answered = self.answered, set()
         # Some are told twice.
         ends, self.ends = self.ends, self.ends[:1] if self.tape.often(1) else []
@@ -276,7 +274,7 @@ class Harness:
         return bool(picked.batches or picked.begin)
 
     def _check_room(self, graph: Graph) -> None:
-        """No more executes, or is about to, than resources and caps allow."""
+        """Check that no more steps execute, or are about to, than resources and limits allow."""
         holding = [
             s
             for s in graph.steps
@@ -304,7 +302,7 @@ class Harness:
         self.executed[number] = 1
 
     def work(self) -> None:
-        """A call goes one step on, or dies."""
+        """Advance a call by one step, or let it die."""
         if not self.calls:
             return
         call = self.calls[self.tape.one(sorted(self.calls))]
@@ -399,7 +397,7 @@ class Harness:
         self.answered.add(call.number)
 
     def _die(self, call: Call) -> None:
-        """Its worker dies: the call is tried again from its rows, or given up."""
+        """Let its worker die: the call is tried again from its rows, or abandoned."""
         self.lost += 1
         if call.running is not None:
             del self.executed[call.running]
@@ -421,13 +419,13 @@ class Harness:
             self.ends.append(end)
 
     def asked(self) -> list[Step]:
-        """The approvals that wait for a decision."""
+        """Return the approvals that wait for a decision."""
         return [
             row for row in self.rows if row.kind is StepKind.APPROVAL and row.state is S.EXECUTING
         ]
 
     def decide(self) -> bool:
-        """Somebody says yes or no to a step that waits for it; whether there is one."""
+        """Approve or reject a step that waits for it. Return whether there is one."""
         asked = self.asked()
         if asked:
             row, approved = self.tape.one(asked), not self.tape.often(3)
@@ -444,7 +442,7 @@ class Harness:
         return bool(asked)
 
     def take_over(self) -> None:
-        """A new owner: all calls of the former one are dead."""
+        """Change the owner: all calls of the previous one are dead."""
         for call in list(self.calls.values()):
             if call.running is not None:
                 del self.executed[call.running]
@@ -508,7 +506,7 @@ class Harness:
             self.tape.one(what)()
 
     def finish(self) -> None:
-        """Let everything end well: the graph ends, or says by name what it waits for."""
+        """Let everything succeed: the graph ends, or names what it waits for."""
         for _ in range(400):
             self.tape = Tape([])
             self.now += timedelta(seconds=10)

@@ -1,5 +1,5 @@
-"""Graphs by brute force: everything is asked anew, from the states of the steps alone, each time
-something happens.
+"""Graphs by brute force: after each event, everything is derived again from the states of the
+steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ S = StepState
 
 @dataclass
 class Node:
-    """One step: what it is, and the little that is remembered of it."""
+    """One step: its definition, and the little that is remembered about it."""
 
     spec: StepSpec
     path: str
@@ -32,7 +32,7 @@ class Node:
 
 
 class Model:
-    """The rules of section 2.1 of the design, each written down once and without any cleverness."""
+    """The rules of section 2.1 of the design, each written once, in the simplest way."""
 
     def __init__(self, fail_fast: bool) -> None:
         self.nodes: dict[str, Node] = {}
@@ -87,7 +87,7 @@ class Model:
         return above if free else "shut"
 
     def shown(self, path: str) -> StepState:
-        """The state that its row must have."""
+        """Return the state that its row must have."""
         node = self.nodes[path]
         if not self.holds(node):
             return node.state
@@ -157,7 +157,7 @@ class Model:
         return count
 
     def chosen(self, paths: Collection[str] | None) -> list[Node]:
-        """What a retry takes by itself."""
+        """Return the steps that a retry selects by default."""
         found = []
         for node in self.units():
             named = paths is not None and node.path in paths and not self.in_it(node.path)
@@ -168,8 +168,8 @@ class Model:
         return found
 
     def refused(self, chosen: Collection[Node]) -> bool:
-        """Whether a retry of these is refused: they may execute still, or would be cancelled again
-        at once.
+        """Return whether a retry of these steps is refused, because they may still execute or would
+        be cancelled again at once.
         """
         if any(node.ending for node in chosen):
             return True
@@ -193,7 +193,7 @@ class Model:
         return False
 
     def cascaded(self, chosen: list[Node]) -> list[Node]:
-        """With what was cancelled because of them."""
+        """Return these steps with the steps that were cancelled because of them."""
         found = list(chosen)
         if self.fail_fast and any(node.state is S.DISCARDED for node in chosen):
             found += [
@@ -211,8 +211,8 @@ class Model:
             found += more
 
     def _waits_for(self, node: Node, other: Node) -> bool:
-        """Whether this one, or a graph that it is in, depends on the other, or on one that this is
-        in.
+        """Return whether this step, or a graph that contains it, depends on the other, or on a
+        graph inside the other.
         """
         over = [other.path.rsplit("/", n)[0] for n in range(other.path.count("/") + 1)]
         mine = [node.path.rsplit("/", n)[0] for n in range(node.path.count("/") + 1)]

@@ -1,4 +1,4 @@
-"""Short words for graphs in tests, and a worker that does as it is told."""
+"""Shortcuts for graphs in tests, and a worker that follows instructions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(of: Graph, path: str) -> int:
 
 
 def begin(of: Graph, path: str) -> int:
-    """Have a call begin a step, as ``GraphStore.record`` does; its number."""
+    """Let a call begin a step, as ``GraphStore.record`` does. Return its number."""
     one = of.steps[at(of, path)]
     assert one.state is StepState.AVAILABLE, (path, one.state)
     one.state, one.attempt, one.tries = StepState.EXECUTING, one.attempt + 1, one.tries + 1
@@ -64,7 +64,7 @@ def end(of: Graph, path: str, state: StepState = StepState.COMPLETED, **more: An
 def run(
     of: Graph, discarded: Collection[str] = (), cancelled: Collection[str] = (), most: int = 1000
 ) -> list[str]:
-    """Execute what can be, and answer in which order."""
+    """Execute everything that can be executed. Return the order."""
     order: list[str] = []
     ends = {
         **dict.fromkeys(discarded, StepState.DISCARDED),

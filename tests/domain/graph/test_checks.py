@@ -219,7 +219,7 @@ def test_options_that_cannot_be() -> None:
 
 
 def test_no_step_takes_more_of_a_pool_than_was_declared() -> None:
-    """Sent, appended or grafted: else the pool would be larger for all steps."""
+    """Whether sent, appended or grafted: otherwise the pool would be larger for all steps."""
     pools, two = {"db": "1", "gpu": "1/2"}, ({"other": "9"}, {"db": "2"})
     text = r'resources: 2 of "db" is more than its graph has \(pools: 1\); give at most 1'
     with pytest.raises(InvalidRequest, match=f'step "g/a": {text}'):

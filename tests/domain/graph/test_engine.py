@@ -1,4 +1,4 @@
-"""What becomes of graphs, rule by rule (rows of A2 and A3)."""
+"""The life of graphs, rule by rule (rows of A2 and A3)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_dependents_of_a_failed_step_are_cancelled_and_the_rest_goes_on() -> Non
 
 
 def test_a_failure_within_a_dependency_is_named() -> None:
-    """A grafter itself has completed."""
+    """The grafter itself has completed."""
     one = graph(step("grafts", graft=True), step("after", "grafts"))
     one.pick(NOW, batches=9, begin=9)
     number = begin(one, "grafts")
@@ -94,9 +94,7 @@ def test_a_step_may_ignore_how_its_dependency_ended(
 
 
 def test_a_graph_is_one_node_to_those_around_it() -> None:
-    """O-03: what is in it waits for what it waits for, and whoever depends on it waits for all of
-    it.
-    """
+    """O-03: its contents wait for its dependencies, and its dependents wait for all its contents."""
     one = graph(
         *(
             step("setup"),
@@ -272,7 +270,7 @@ def test_late_ends_change_nothing() -> None:
 
 
 def test_retry_lets_a_step_begin_anew_with_a_new_budget() -> None:
-    """O-12, O-18, ambiguity 3 and 4: available at once, dependents only with ``cascade``."""
+    """O-12, O-18, ambiguities 3 and 4: available at once, dependents only with ``cascade``."""
     one = graph(*DIAMOND)
     run(one, discarded=["b"])
     assert one.retry([at(one, "b")], cascade=False) == 1
@@ -365,7 +363,7 @@ def test_a_retried_crawl_is_resumed_unless_it_shall_be_fresh() -> None:
 
 
 def test_what_was_lost_with_its_worker_begins_again_a_bounded_number_of_times() -> None:
-    """C-20, O-19: a worker's death is not the step's fault, but may be its doing."""
+    """C-20, O-19: a worker's death is not the step's fault, but the step may have caused it."""
     one = graph(step("a"), step("b", "a"))
     for _ in range(1 + LOST_MAX):
         picked = one.pick(NOW, batches=9, begin=9)
@@ -376,7 +374,7 @@ def test_what_was_lost_with_its_worker_begins_again_a_bounded_number_of_times() 
 
 
 def test_snoozed_and_retried_steps_wait_for_their_time() -> None:
-    """O-17: a snooze counts as no try."""
+    """O-17: a snooze does not count as a try."""
     later = NOW + timedelta(seconds=30)
     one = graph(step("a"), step("b", not_before=later), step("c", "b", not_before=later))
     begin(one, "a")
@@ -418,7 +416,7 @@ def test_the_worst_end_is_the_graph_s() -> None:
 
 @pytest.mark.parametrize("wide", [True, False])
 def test_thousands_of_steps_wide_or_deep(wide: bool) -> None:
-    """No recursion: it would end after a thousand."""
+    """Without recursion, which would fail after a thousand."""
     if wide:
         one = graph(
             step("a"), group("g", "a"), *(step(f"g/{n}") for n in range(4_997)), step("z", "g")

@@ -30,9 +30,10 @@ LARGE = (HealthCheck.large_base_example, HealthCheck.data_too_large)
 def test_whatever_happens_states_are_those_of_the_model_and_the_graph_ends(
     numbers: bytes, fail_fast: bool, cap: int | None
 ) -> None:
-    """The promises stand in ``Harness``: nothing starts before its dependencies, or twice; caps and
-    resources hold; rows that changed are named; what is open can go on, or says by name what it
-    waits for."""
+    """``Harness`` checks the guarantees: nothing starts before its dependencies, or twice; limits
+    and resources hold; changed rows are named; whatever is open can continue, or names what it
+    waits for.
+    """
     tape = Tape(numbers)
     harness = Harness(tape, GraphOptions(check_deps=False, fail_fast=fail_fast, max_parallel=cap))
     with mock.patch.multiple(picking, SPREAD=2, BATCH_STEPS=4):

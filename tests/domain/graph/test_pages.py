@@ -1,4 +1,4 @@
-"""Graphs as they travel."""
+"""Graphs in transit."""
 
 from __future__ import annotations
 

@@ -48,9 +48,8 @@ def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> 
 
 
 def test_no_more_calls_wait_than_workers_took() -> None:
-    """Twice as many if none waits.
-
-    A call gets twice as many steps as calls ended; the first ones get a small part.
+    """At most twice as many if none waits. A call gets twice as many steps as calls ended; the
+    first ones get few.
     """
     one = graph(*(step(str(n)) for n in range(640)), step("big", queue="big"))
 
@@ -136,8 +135,8 @@ def test_a_call_takes_one_place_however_many_steps_it_has() -> None:
 
 
 def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
-    """S-81: the amounts of an alternative together, the alternatives one instead of another, exact
-    thirds.
+    """S-81: the amounts of one alternative are taken together, alternatives replace each other, and
+    thirds are exact.
     """
     third = ({"db": "1/3"},)
     one = graph(
@@ -168,7 +167,7 @@ def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
 
 
 def test_a_pool_that_was_declared_keeps_its_size() -> None:
-    """Also under a step whose row has a manual edit: that one waits."""
+    """This also holds for a step whose row was edited: that step waits."""
     one = graph(*(step(n, resources=({"db": "1"},)) for n in "abc"), pools={"db": "1"})
     one.steps[2].resources = ((("db", "2"),),)
     assert calls(one) == [["a"]]

@@ -1,5 +1,5 @@
-"""Graphs as text and as nodes and edges: the documents' words, golden files, and what a reader
-makes of them.
+"""Graphs as text and as nodes and edges: the documents' examples, golden files, and a parser for
+the output.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ ODD = [
 
 
 def golden(name: str, text: str) -> None:
-    """The file holds this text. To write it anew: delete it, and read what comes."""
+    """Check that the file contains this text. To write it again, delete it and review the result."""
     file = GOLDEN / name
     if not file.exists():
         file.write_text(text)
@@ -137,9 +137,7 @@ def test_texts_do_not_depend_on_the_hash_seed() -> None:
 
 
 def test_mermaid_reads_back() -> None:
-    """A reader of the little that we write: each name is a node of its own, and its text is what
-    was meant.
-    """
+    """The parser supports only what we write: each name is its own node, with the intended text."""
     text = to_mermaid([step(name, *ODD[n - 1 : n]) for n, name in enumerate(ODD)])
     nodes, edges = {}, []
     for line in text.splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""Cron expressions, and days whose clock is set, against a plain search of every minute."""
+"""Cron expressions and clock changes, compared with a plain search of every minute."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2030, 1, 1)) | st.builds(
 
 
 def values(text: str, least: int, most: int) -> set[int]:
-    """The values of a field, read in another way."""
+    """Return the values of a field by another implementation."""
     found = set()
     for part in text.split(","):
         span, _, step = part.partition("/")
@@ -153,7 +153,7 @@ def test_intervals_are_counted_from_1970(every: int, offset: int, at: datetime) 
 def test_clock_changes_are_those_on_which_the_local_time_is_not_there_once(
     zone: str, hour: int, minute: int, days: int
 ) -> None:
-    """Each local minute of the year is looked for in UTC."""
+    """Each local minute of the year is searched for in UTC."""
     key, start = ZoneInfo(zone), datetime(2027, 1, 1, tzinfo=UTC) + timedelta(days=days)
     found = clock_changes(read_cron(f"{minute} {hour} * * *"), key, start, 60)
     wanted = []
@@ -284,9 +284,7 @@ def test_sunday_ends_a_week_and_begins_one() -> None:
 
 
 def test_what_a_person_fires_is_told_from_other_rules_of_the_zone() -> None:
-    """Temporal fires by the rules of before until it is told the newer ones; nobody asked for those
-    times.
-    """
+    """Temporal fires by the old rules until it gets the new ones; nobody requested those times."""
     spec = ScheduleSpec(run=RUN, cron="30 2 * * *", time_zone="Africa/Casablanca")
     for text, fires in (
         ("T00:30:00", True),
@@ -306,7 +304,7 @@ def test_failures_count_from_the_newest() -> None:
 
 @pytest.mark.parametrize("times", [{"every_s": 10}, {"cron": "* * * * *"}])
 def test_days_that_are_left_out_cost_nothing(times: dict[str, object]) -> None:
-    """A year of them had three million due times of ten seconds, and each was polled."""
+    """A year of them had three million due times of ten seconds, each of which was once read."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     asked = Asked((begin + timedelta(days=n)).date() for n in range(1, 366))
     spec = ScheduleSpec(
@@ -325,7 +323,7 @@ def test_days_that_are_left_out_cost_nothing(times: dict[str, object]) -> None:
 
 
 class Asked(set[date]):
-    """Days that count how often somebody asks for one."""
+    """Days that count how often one is requested."""
 
     times = 0
 

@@ -74,7 +74,7 @@ def test_what_the_settings_allow_and_no_more() -> None:
 
 
 def judged(url: str, rules: WebhookRules, *secrets: str) -> str | None:
-    """Why these rules refuse a webhook."""
+    """Return why these rules refuse a webhook."""
     try:
         rules.check(WebhookSpec(url, list(secrets) or ["env:CRAWL_HOOK"]))
     except InvalidRequest as error:

@@ -1,4 +1,4 @@
-"""Alerts: what people are told, quoted for each service and within its limits."""
+"""Alerts: what people are told, escaped for each service and within its limits."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_an_incident_is_a_message_about_its_subject(
 
 
 def texts(form: Any) -> list[str]:
-    """Every text in a message that a service may interpret."""
+    """Return every text in a message that a service may interpret."""
     if isinstance(form, dict):
         return [
             text

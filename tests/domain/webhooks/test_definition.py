@@ -1,4 +1,4 @@
-"""What a webhook may be, and which events are told to it."""
+"""Valid webhooks, and the events that are delivered to each."""
 
 from __future__ import annotations
 

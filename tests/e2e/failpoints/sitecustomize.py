@@ -25,7 +25,7 @@ PARTS = ("cluster", "scheduler", "archive", "sink")
 
 
 def run_of(args: tuple[Any, ...]) -> str:
-    """The run that a port's method is called for, read off its first argument."""
+    """Return the run for which a port's method is called, from its first argument."""
     first = args[0] if args else None
     if isinstance(first, str):  # the key of an archive
         return first.partition("/")[0]
@@ -34,7 +34,7 @@ def run_of(args: tuple[Any, ...]) -> str:
 
 
 class Held:
-    """A port whose calls can be held, before they do anything and after they have done it."""
+    """A port whose calls can be held, before or after their effect."""
 
     def __init__(self, port: Any, folder: Path, role: str, name: str) -> None:
         self._port, self._folder, self._role, self._name = port, folder, role, name
@@ -66,7 +66,7 @@ class Held:
 
 
 def arm(compose: Any, folder: Path) -> None:
-    """Put the failpoints around the ports of every role that this process serves."""
+    """Put failpoints around the ports of every role of this process."""
     original = compose.activities_of
 
     def activities_of(role: str, parts: Any, *more: Any, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def arm(compose: Any, folder: Path) -> None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Waits for the composition root to be imported."""
+    """Waits until the composition root is imported."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Who is let in: tokens, roles, the file they stand in, and the crawlers' own tokens."""
+"""Who has access: tokens, roles, their file, and the crawlers' own tokens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def api(harness: Harness, keys: Keys) -> Any:
 
 
 def bodies(operation: str) -> dict[str, Any]:
-    """A valid body where an operation takes one."""
+    """A valid body for an operation that takes one."""
     return {
         "startRun": {"json": {"crawler": "plain"}},
         "addTasks": {"json": {"tasks": [{"args": {}}]}},
@@ -76,9 +76,8 @@ DIALECT = [
 
 
 def operations() -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
-    """Those of the OpenAPI document.
-
-    That it is the one that is served: ``tests/gateway/api/test_openapi.py``.
+    """The operations of the OpenAPI document. ``tests/gateway/api/test_openapi.py`` checks that it
+    is the one that is served.
     """
     return DIALECT + [
         (
@@ -96,7 +95,7 @@ def operations() -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
 
 
 def test_every_operation_refuses_every_caller_below_its_role(keys: Keys, api: TestClient) -> None:
-    """Role by route, from the OpenAPI document: what it promises is what happens."""
+    """Role by route: the gateway does what the OpenAPI document states."""
     seen = 0
     for method, path, name, security in operations():
         if ACCESS[name].stream == "always":

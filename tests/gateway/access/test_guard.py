@@ -1,4 +1,4 @@
-"""What is in front of the routes: hosts, origins, sizes, garbage, crashes, health."""
+"""Checks before the routes: hosts, origins, sizes, garbage, crashes, health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that the database keeps: they count beside those of the file, and end within seconds."""
+"""Tokens in the database: they are valid in addition to those of the file, and end within seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much one caller may ask for, and what slow, silent and greedy clients may cost."""
+"""How much one caller may request, and what slow, silent and greedy clients may cost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _refusal(limits: RateLimits, caller: str | None, writes: bool) -> Problem | 
 
 
 def _spent(limits: RateLimits, caller: str | None, writes: bool = False, most: int = 1000) -> int:
-    """How many requests go through until one is refused."""
+    """Return how many requests succeed until one is refused."""
     for n in range(most):
         refused = _refusal(limits, caller, writes)
         if refused is not None:
@@ -124,7 +124,7 @@ def test_without_a_quota_or_a_name_nothing_is_counted(limits: RateLimits) -> Non
 
 
 def _freely(limits: RateLimits, sender: str, operation: str) -> int:
-    """How many requests that need no role go through until one is refused."""
+    """Return how many requests without a role succeed until one is refused."""
     for number in range(1000):
         try:
             limits.spend_freely(sender, operation, 2.0)
@@ -158,7 +158,7 @@ def test_callers_of_long_ago_are_forgotten(time: Time) -> None:
 
 
 def _filled(take: Callable[[], Any]) -> tuple[list[Any], Problem]:
-    """The places that are taken until there is none, and the refusal of the next."""
+    """Take slots until none is left. Return them, and the refusal of the next one."""
     held: list[Any] = []
     while True:
         slot = take()
@@ -185,14 +185,14 @@ def test_requests_and_streams_have_their_own_places(limits: RateLimits) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
-    """Eight logins of one token once held eight times what is promised for the token."""
+    """Eight logins of one token once held eight times the limit of the token."""
     limits, places = (
         RateLimits(Quota(max_concurrent_requests=20, max_concurrent_streams=20)),
         contextlib.ExitStack(),
     )
 
     def held_by(callers: Iterable[Caller]) -> tuple[int, str]:
-        """How many places these callers get together, and the last refusal."""
+        """Return how many slots these callers get together, and the last refusal."""
         count, refusal = 0, ""
         for caller in callers:
             with contextlib.suppress(Problem):
@@ -275,9 +275,8 @@ def tight(harness: Harness, tmp_path: Path) -> Tight:
 def test_each_operation_without_a_role_has_a_rate(
     tight: Tight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is added passes the counter, by its own name.
-
-    The issuer's routes are in ``test_oidc.py``.
+    """The counter applies to every new operation, by its own name. ``test_oidc.py`` tests the
+    issuer's routes.
     """
     counted: list[tuple[Any, ...]] = []
     monkeypatch.setattr(RateLimits, "spend_freely", lambda _, *asked: counted.append(asked))
@@ -342,9 +341,8 @@ async def _call(
     hold: asyncio.Event | None = None,
     begun: asyncio.Event | None = None,
 ) -> list[Any]:
-    """One GET whose client leaves when ``hold`` is set; what was sent to it.
-
-    ``begun`` is set by the first of it.
+    """Send one GET whose client disconnects when ``hold`` is set. Return what it received.
+    ``begun`` is set by the first data.
     """
     sent: list[Any] = []
     asked = False
@@ -459,8 +457,8 @@ def _api(
 async def test_a_token_that_is_taken_back_ends_what_it_opened(
     harness: Harness, tmp_path: Path, begun: bool
 ) -> None:
-    """Also where nothing comes: a silent stream, the log of a crawler that prints nothing, an
-    answer that waits.
+    """Even if nothing is sent: a silent stream, the log of a crawler that prints nothing, a
+    response that waits.
     """
     token, lines = new_token("viewer", "read")
     _, others = new_token("other", "read")

@@ -1,5 +1,5 @@
-"""People of an OpenID Connect provider: which tokens count, whom they let in, and what holds while
-it is away.
+"""People of an OpenID Connect provider: which tokens are valid, what they permit, and what holds
+while it is down.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ANN = "ann@example.com"
 
 
 class Desk:
-    """A gateway whose people an issuer knows. Clocks run as outside, ``ahead`` by so much."""
+    """A gateway whose people an issuer knows. Clocks run as outside, ``ahead`` by this time."""
 
     def __init__(self, harness: Harness, keys: Keys, issuer: Issuer) -> None:
         self.harness, self.keys, self.issuer = harness, keys, issuer
@@ -259,7 +259,7 @@ def test_a_name_is_verified_and_cannot_be_mistaken(desk: Desk) -> None:
 def test_a_person_keeps_the_rights_while_an_answer_takes_long(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The token is judged again meanwhile. That must not change whose request it is."""
+    """The token is checked again meanwhile. That must not change whose request it is."""
     monkeypatch.setattr(operations, "CHECK_S", 0.01)
     api, judged = desk.open(), [threading.Event(), threading.Event()]
     person, listed = desk.oidc.person, ManagerStore.newest
@@ -382,9 +382,8 @@ def test_a_sign_in_of_a_replaced_key_reads_the_keys_again(
 def test_who_comes_back_too_often_does_not_make_us_send_the_secret(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind it is a request with the secret of the client.
-
-    Whoever begins a login can come back without end.
+    """Each return causes a request with the client's secret, and anybody who begins a login can
+    return any number of times.
     """
     browser = as_browser(desk.open())
     state = dict(parse_qsl(urlsplit(begin(browser)).query))["state"]
@@ -460,7 +459,7 @@ def test_a_wrong_authority_is_named_and_a_right_one_counts(
 async def test_a_flood_of_wrong_codes_loads_no_certificates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Everybody can send codes, and nobody else is served while certificates are loaded."""
+    """Anybody can send codes, and nobody else is served while certificates are loaded."""
     loaded, real = [], ssl.create_default_context
     monkeypatch.setattr(
         ssl, "create_default_context", lambda **how: loaded.append(how) or real(**how)
@@ -522,14 +521,14 @@ def test_a_token_of_an_issuer_where_a_name_belongs_is_not_kept() -> None:
 
 
 def begin(browser: TestClient, next: str = "/") -> str:
-    """Press the button; the address to which the browser is led."""
+    """Press the button. Return the address to which the browser is redirected."""
     led = browser.get(f"/login/oidc?next={quote(next)}")
     assert led.status_code == 303, led.text
     return str(led.headers["location"])
 
 
 def back(browser: TestClient, address: str | None) -> Any:
-    """The browser comes back from another site."""
+    """Let the browser return from another site."""
     assert address is not None
     return browser.get(address, headers={"Sec-Fetch-Site": "cross-site"})
 
@@ -615,7 +614,9 @@ def test_the_cookie_on_the_way_is_signed_bound_to_its_host_and_no_login(desk: De
 
 
 def test_what_comes_back_from_elsewhere_signs_nobody_in(desk: Desk) -> None:
-    """A foreign login, an old one, a code twice, another issuer, and a token of another login."""
+    """Another person's login, an old one, a repeated code, another issuer, and a token of another
+    login.
+    """
     app = desk.open()
     browser = as_browser(app)
     mine = desk.issuer.log_in(begin(browser), ANN, "correct horse")

@@ -1,7 +1,4 @@
-"""Projects: what a token of one project sees of another one, through every route.
-
-It is nothing at all.
-"""
+"""Projects: a token of one project sees nothing of another, through any route."""
 
 from __future__ import annotations
 
@@ -210,7 +207,7 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
 
 
 class Bundles:
-    """A storage that takes everything."""
+    """A storage that accepts everything."""
 
     def ticket(self, *_: object) -> Ticket:
         return Ticket(
@@ -220,7 +217,7 @@ class Bundles:
 
 @dataclass
 class Apis:
-    """A gateway, asked with the tokens of two projects and of all of them."""
+    """A gateway, called with the tokens of two projects and of all projects."""
 
     harness: Harness
     keys: Keys
@@ -243,10 +240,7 @@ class Apis:
     def walk(
         self, who: str, *, only_get: bool = False, of: Mapping[str, object] = OF_A
     ) -> Iterator[tuple[str, str, Any]]:
-        """Ask every route for what project a has, or will have.
-
-        A new gateway has nothing in its memory.
-        """
+        """Ask every route for what project a has, or will have. A new gateway has nothing cached."""
         asks = json.dumps(QUERIES)
         queries = json.loads(
             asks if of is OF_A else asks.replace(NAME, "okapi").replace(str(RUN), "1")
@@ -271,7 +265,7 @@ class Apis:
                 yield name, f"{method} {path}", self.ask(client, who, method, path, **more)
 
     def number(self, first: int) -> None:
-        """Let the numbers of everything new come after this one."""
+        """Let the numbers of everything new follow this one."""
         with self.harness.store.database.writing() as conn:
             for table in TABLES:
                 conn.execute(
@@ -361,7 +355,7 @@ class Apis:
 
 
 def _filled(pattern: re.Pattern[str], values: Mapping[str, str]) -> str:
-    """The path that a route of Starlette matches, with these values."""
+    """Return the path that a route of Starlette matches, with these values."""
     path = pattern.pattern.removeprefix("^").removesuffix("$")
     for name, value in values.items():
         path = re.sub(rf"\(\?P<{name}>[^)]*\)", value, path)
@@ -379,14 +373,14 @@ def apis(harness: Harness, keys: Keys) -> Apis:
 
 
 def told(answer: Any) -> tuple[object, ...]:
-    """Everything that an answer says, without names that are made anew for each."""
+    """Return everything in a response, without names that differ each time."""
     heads = sorted((name, value) for name, value in answer.headers.items() if name not in VARY)
     return answer.status_code, heads, VARIES.sub("KEY", answer.text)
 
 
 def test_of_another_project_every_route_says_what_it_says_of_nothing(apis: Apis) -> None:
-    """Each route, as the table has it, is asked for everything of project a: before it is there,
-    and afterwards. So is each that reads, for what project b has itself.
+    """Each route in the table is asked for everything of project a, before it exists and
+    afterwards. Each route that reads is also asked for what project b has itself.
     """
     apis.number(0)
     apis.fill("b-admin", "okapi")
@@ -511,9 +505,8 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(apis: Apis) -> No
 
 
 def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(apis: Apis) -> None:
-    """Names are of the installation, because ids of workflows are made of them.
-
-    A clash tells that, and no more.
+    """Names belong to the installation, because ids of workflows are made of them. A clash shows
+    this, and no more.
     """
     apis.fill("a-admin")
     run = {"crawler": "plain", "request_id": "zebra-request"}

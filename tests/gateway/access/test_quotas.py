@@ -1,6 +1,4 @@
-"""Quotas over HTTP: who started a run is what its token says, and a refusal says when to come
-again.
-"""
+"""Quotas over HTTP: the token tells who started a run, and a refusal says when to try again."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def entered(folder: Path, quotas: Quotas) -> Iterator[tuple[Harness, Keys, TestC
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Any]:
-    """Returns a function that opens a gateway with quotas, and starts a run there."""
+    """Return a function that opens a gateway with quotas and starts a run there."""
     with ExitStack() as stack:
 
         def opened(quotas: Quotas) -> tuple[Harness, Any]:

@@ -1,6 +1,4 @@
-"""The access log: what people and tokens did, whichever entry point they came by, and what was
-refused.
-"""
+"""The access log: what people and tokens did through any entry point, and what was refused."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def api(harness: Harness, gateway: Gateway) -> Iterator[TestClient]:
 
 
 def close(api: TestClient, gateway: Gateway) -> None:
-    """Write everything, as the end of a gateway does."""
+    """Write everything, like the end of a gateway does."""
     assert api.portal is not None
     api.portal.call(gateway.recorder.close)
 

@@ -1,4 +1,4 @@
-"""Settings that all processes need alike: a gateway names those that differ, and stays ready."""
+"""Settings that all processes must share: a gateway names those that differ, and stays ready."""
 
 from __future__ import annotations
 

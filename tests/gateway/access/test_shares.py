@@ -1,4 +1,4 @@
-"""Shares: what one project holds is never all, and work ends with its client."""
+"""Shares: one project never holds all slots, and work ends with its client."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_owner_holds_more_than_its_share_and_all_comes_back(
 
 
 class Gate:
-    """Work that waits, and says whose it is."""
+    """Work that waits, with its owner."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -167,7 +167,7 @@ async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(
 
 
 class SlowFiles(LocalFiles):
-    """Files whose next piece always comes, and never ends an item."""
+    """Files whose next part always comes, and never ends an item."""
 
     reads = 0
 
@@ -184,7 +184,7 @@ async def _two_projects(
     harness: Harness, folder: Path
 ) -> AsyncIterator[tuple[Any, dict[str, str]]]:
     """A gateway behind a server, and the addresses of a run of project a with an endless feed, and
-    one of b.
+    of one of b.
     """
     keys = Keys(folder, "a", "b")
     addresses = {}
@@ -211,7 +211,7 @@ async def _two_projects(
 async def test_a_hostile_feed_delays_no_other_project_and_ends_with_its_client(
     harness: Harness, tmp_path: Path, what: str
 ) -> None:
-    """Two readings of one project once took all places for tables, and went on after their client
+    """Two readers of one project once took all slots for tables, and continued after their client
     had left.
     """
     async with _two_projects(harness, tmp_path) as (ask, _):

@@ -1,4 +1,4 @@
-"""The whole API against a fuzzer that knows its OpenAPI document, in process."""
+"""The whole API against a fuzzer that knows its OpenAPI document, in one process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PHASES = ("examples", "coverage", "fuzzing", "stateful")
 
 @dataclass
 class Findings:
-    """What a run of the fuzzer saw."""
+    """The results of a run of the fuzzer."""
 
     failures: list[str] = field(default_factory=list)
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -53,11 +53,10 @@ class Findings:
 def fuzz(
     app: Any, document: Any, token: str, *phases: str, max_examples: int | None = None
 ) -> Findings:
-    """Send requests of every kind to every operation; what was wrong with the answers.
-
-    The phases ``examples`` and ``coverage`` have their ends; ``fuzzing`` and ``stateful`` send
-    ``max_examples`` to each operation. That is no time, so that a fast machine sends what a slow
-    one does.
+    """Send requests of every kind to every operation. Return what was wrong with the responses. The
+    phases ``examples`` and ``coverage`` are finite; ``fuzzing`` and ``stateful`` send
+    ``max_examples`` to each operation. This is not limited by time, so that a fast machine sends
+    the same as a slow one.
     """
     config = SchemathesisConfig.from_dict(
         {
@@ -89,7 +88,7 @@ def fuzz(
 
 
 def _read_as_3_2(document: Any) -> Any:
-    """The document with the schema of stream events where the fuzzer looks for it."""
+    """Return the document with the schema of stream events where the fuzzer looks for it."""
     found = copy.deepcopy(document)
     for item in found["paths"].values():
         for operation in item.values():

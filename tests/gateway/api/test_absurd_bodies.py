@@ -1,7 +1,4 @@
-"""Bodies that are valid and absurd: counts, depths and sizes.
-
-Each costs little, whatever it is answered.
-"""
+"""Valid but absurd bodies: counts, depths and sizes. Each costs little, whatever the response."""
 
 from __future__ import annotations
 
@@ -45,9 +42,7 @@ TIMES_MAX, MIB_MAX = 12.0, 160
 
 @pytest.fixture(scope="module")
 def parsing_s() -> float:
-    """Seconds of processor to parse 2 MiB of ``[1,1,1,…]``: what a body of this size costs at
-    least.
-    """
+    """Processor seconds to parse 2 MiB of ``[1,1,1,…]``: the minimum cost of a body of this size."""
     raw, taken = filled("[", "1", "]"), list[float]()
     for _ in range(5):
         began = time.process_time()
@@ -57,7 +52,7 @@ def parsing_s() -> float:
 
 
 def peak_mib() -> Callable[[], float]:
-    """A function that returns how many MiB more than now the process had at most since now."""
+    """Return a function that returns by how many MiB the process has grown at most since now."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
 
@@ -209,7 +204,7 @@ async def test_large_bodies_are_read_beside_the_loop_and_in_turns_of_their_proje
 
 
 async def test_another_caller_is_answered_while_absurd_bodies_are_read(harness: Harness) -> None:
-    """Counted, not timed: while each large body is read, the loop answers others."""
+    """Counted, not timed: while each large body is read, the event loop serves others."""
     async with (
         served(harness.app) as server,
         httpx.AsyncClient(base_url=server.url, timeout=120) as http,
@@ -337,7 +332,7 @@ RETRIED = ('{"type": "str"}', '{"type": "int"}')
 
 
 def test_every_list_of_a_body_has_an_end(harness: Harness) -> None:
-    """Otherwise a million wrong entries are a million errors."""
+    """Otherwise a million wrong entries would give a million errors."""
     bodies = {
         dependency.call
         for route in harness.app.routes
@@ -435,8 +430,8 @@ UNITS = [
 
 @st.composite
 def absurd(draw: st.DrawFn) -> Absurd:
-    """A body of one to three fields, each repeated, named, nested or long up to what is
-    received.
+    """Return a body of one to three fields, each repeated, named, nested or long up to the size
+    limit.
     """
     method, path = draw(st.sampled_from(PATHS))
     most = ACCESS["startRun"].body_max if draw(st.booleans()) else BODY_MAX

@@ -1,4 +1,4 @@
-"""POST and GET /v1/audit: having an audit made, and what audits found."""
+"""POST and GET /v1/audit: requesting an audit, and the findings of audits."""
 
 from __future__ import annotations
 

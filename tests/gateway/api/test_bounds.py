@@ -1,4 +1,4 @@
-"""Numbers that cannot be are refused at the gateway's and at Temporal's api, before anything is
+"""Impossible numbers are refused by the gateway's API and by Temporal's, before anything is
 written.
 """
 

@@ -1,5 +1,5 @@
-"""What the gateway says about the truth: what runs wait for, corrections by kind, and the ledger in
-one line.
+"""What the gateway reports about the truth: what runs wait for, corrections by kind, and the ledger
+in one line.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ OWNER = Owner("crawl/plain/k", "chain-1")
 
 
 def claim(harness: Harness, run_id: int) -> Fence:
-    """What the run's workflow is, for the store."""
+    """Return the run's workflow, as the store knows it."""
     handle = harness.store.initiation.claim_run(RunRequest(run_id=run_id), OWNER, lambda _: False)
     return Fence(run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
 
 
 @pytest.fixture
 def fence(harness: Harness) -> Fence:
-    """A run of three tasks, at most two at once, that executes and is to be polled again in a
-    minute.
-    """
+    """A run with three tasks, at most two at once, that executes and is due for a poll in a minute."""
     request = RunRequest(
         crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(3)], max_parallel_tasks=2
     )
@@ -50,7 +48,7 @@ def fence(harness: Harness) -> Fence:
 
 
 def poll(harness: Harness, fence: Fence, phase: Phase) -> None:
-    """A poll that sees every task that was deployed in this phase."""
+    """Return a poll that sees every task that was deployed in this phase."""
     store, now = harness.store, harness.clock.now
     state = store.polls.found_state(fence)
     seen = [

@@ -1,6 +1,4 @@
-"""304: whatever a client was told and is still true needs not be told again, and nothing else is
-kept from it.
-"""
+"""304: what a client already has is not sent again while it is true, and nothing else is withheld."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class Run:
         self.store.stops.acted_on_stop(self.fence, self.harness.clock())
 
     def details(self) -> None:
-        """Counters of a task come without a change of status, and after the poll that found
-        them.
-        """
+        """Counters of a task arrive without a change of status, and after the poll that found them."""
         self.store.polls.save_details(self.fence, [Details(self.first, "log", Counters(5, 6, 7))])
         self.store.polls.apply_details(self.fence)
 

@@ -1,4 +1,4 @@
-"""Supporting files over HTTP: listed and handed out where they lie, as files and never as pages."""
+"""Supporting files over HTTP: listed and served where they are, as files and never as pages."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _stored(
     harness: Harness, tmp_path: Path, run_id: int, archive: FakeArchive, data: bytes | None = None,
     files: Mapping[str, bytes] = FILES,
 ) -> str:  # fmt: skip
-    """The run's files, or these bytes in their place, in an archive that is on record."""
+    """Store the run's files, or these bytes in their place, in an archive that is on record."""
     row = harness.run(run_id)
     folder = tmp_path / "packed"
     folder.mkdir()
@@ -160,12 +160,12 @@ def _zip(**members: bytes) -> bytes:
 
 
 def _far_directory() -> bytes:
-    """A directory that is larger than is read."""
+    """Return a zip whose directory is larger than what is read."""
     return _zip(**{f"{n:0240}": b"" for n in range(8_000)})
 
 
 def _lying(data: bytes, at: int, value: int) -> bytes:
-    """The same with another number in the end record."""
+    """Return the same zip with another number in the end record."""
     place = data.rfind(b"PK\x05\x06") + at
     return data[:place] + value.to_bytes(4, "little") + data[place + 4 :]
 

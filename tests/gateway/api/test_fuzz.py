@@ -1,5 +1,5 @@
-"""Nothing that a fuzzer sends breaks the API, passes its entry point, or is answered otherwise than
-its document says.
+"""Nothing that a fuzzer sends breaks the API, bypasses its checks, or gets a response that differs
+from the document.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CRAWLERS = Path(__file__).parents[3] / "examples" / "crawlers.yaml"
 
 
 class Served:
-    """A gateway that asks for tokens, without quotas and without its background tasks."""
+    """A gateway that requires tokens, without quotas and background tasks."""
 
     def __init__(self, harness: Harness, folder: Path) -> None:
         harness.scheduler.catalogue.crawlers = {
@@ -116,7 +116,7 @@ class Served:
             await self._app(scope, receive, send)
 
     async def _look_into(self, scope: Any, receive: Any, send: Any) -> None:
-        """A stream has no end of its own: its client leaves soon after the first of it."""
+        """Disconnect soon after the first data, because a stream has no end of its own."""
         begun, ended = asyncio.Event(), False
 
         async def watched(message: Any) -> None:
@@ -153,8 +153,8 @@ def _check(found: Findings, document: Any) -> None:
 
 
 def _once(document: Any) -> Any:
-    """The document with a target of schedules that is not tried field by field: it has a route of
-    its own.
+    """Return the document without the fields of a schedule's target, which have a route of their
+    own.
     """
     body = document["paths"]["/v1/schedules/{name}"]["put"]["requestBody"]["content"][
         "application/json"
@@ -171,18 +171,15 @@ def _once(document: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def many_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guesses are slowed down elsewhere: the fuzzer sends thousands and asks what each is
-    answered.
-    """
+    """Disable the slowdown of guesses: the fuzzer sends thousands, and checks the response to each."""
     monkeypatch.setattr(tries, "WRONG_MAX", 1e9)
 
 
 @pytest.mark.troubles
 @pytest.mark.timeout(900)
 def test_the_api_does_what_its_document_says(harness: Harness, tmp_path: Path) -> None:
-    """Four thousand requests: every bound of every field, from both sides.
-
-    What is random is below.
+    """Four thousand requests: every bound of every field, from both sides. Random requests follow
+    below.
     """
     served = Served(harness, tmp_path)
     _check(

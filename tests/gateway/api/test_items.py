@@ -1,4 +1,4 @@
-"""Items and parts of files over HTTP: all that was written, whatever is asked for and whatever
+"""Items and parts of files over HTTP: everything that was written, whatever is requested and
 happens meanwhile.
 """
 
@@ -25,7 +25,7 @@ FILE = b"".join(b"%07d\n" % n for n in range(40_000))
 
 @pytest.fixture(params=["live", "archive"])
 def file(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Any:
-    """A client, and the address of a file that lies in the folder of a task, or in an archive."""
+    """A client, and the address of a file in the folder of a task, or in an archive."""
     run_id, _, home = _run(harness, tmp_path)
     if request.param == "live":
         (home / "0" / "1" / "files" / "items.jsonl").write_bytes(FILE)
@@ -107,7 +107,7 @@ def test_a_damaged_archive_is_told_and_not_cut(harness: Harness, tmp_path: Path)
 
 
 def test_parts_of_a_file_add_nothing_to_what_is_kept_of_it() -> None:
-    """Each part once laid an iterator around the one before: so many of them end a process."""
+    """Each part once wrapped an iterator around the previous one: enough of them crash a process."""
     opened = OpenedFile(10**9, iter([b"x" * 10**6]))
     assert all(list(opened.part(n, n + 1)) == [b"x"] for n in range(1_000))
     assert type(opened.pieces) is type(iter([]))
@@ -119,9 +119,7 @@ def lines(*items: object) -> str:
 
 @pytest.fixture
 def left(harness: Harness, tmp_path: Path) -> Any:
-    """A client, the address of the items of a run with two tasks, and the folders of their
-    files.
-    """
+    """A client, the address of the items of a run with two tasks, and the folders of their files."""
     run_id, tasks, home = _run(harness, tmp_path)
     folders = [home / str(index) / "1" / "files" for index in range(2)]
     with harness.client(harness.new_app(live_files=LocalFiles(tmp_path))) as client:

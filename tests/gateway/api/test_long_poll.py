@@ -1,6 +1,4 @@
-"""``GET /v1/runs/{id}?wait=``: it answers when there is something to tell, and costs no more than a
-stream.
-"""
+"""``GET /v1/runs/{id}?wait=`` responds when there is news, and costs no more than a stream."""
 
 from __future__ import annotations
 
@@ -27,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("only_by_news")
 
 @pytest.fixture
 def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads the run again without having been told: then every answer below came by the
-    news.
+    """Nobody reads the run again without a notification, so every response below was triggered by
+    one.
     """
     monkeypatch.setattr(long_poll, "REREAD_S", 10_000.0)
 
 
 def _run(harness: Harness, name: str) -> int:
-    """A run whose end is one change: none of its tasks is left to be refused before it."""
+    """Return a run whose end is a single change, because it has no tasks left to be refused first."""
     asked = RunRequest(crawler="plain")
     run_id = harness.store.initiation.create_run(
         asked, name, Owner(f"w/{name}", f"chain-{name}")

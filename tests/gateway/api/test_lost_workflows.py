@@ -1,4 +1,6 @@
-"""What no workflow carries is told wherever people poll, as soon as a search has found it."""
+"""Whatever has lost its workflow is reported wherever people read it, as soon as a search has found
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ STEP = {"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}
 
 
 def fits(ask: Callable[[], Any], told: Callable[[Any], bool]) -> Any:
-    """The answer that fits; it is waited for."""
+    """Wait for a matching response, and return it."""
     end = time.monotonic() + 60
     while not told(answer := ask()):
         assert time.monotonic() < end, answer
@@ -31,7 +33,7 @@ def fits(ask: Callable[[], Any], told: Callable[[Any], bool]) -> Any:
 
 
 def begun(client: TestClient, harness: Harness) -> dict[str, str]:
-    """One of each, and its workflow id."""
+    """Begin one of each. Return its workflow id."""
     manager = client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
     assert manager.status_code == 202, manager.text
     assert client.post("/v1/graphs", json={"id": "g", "steps": [STEP]}).status_code == 202

@@ -1,4 +1,4 @@
-"""The documents that clients are made from: OpenAPI, and the page of problem codes."""
+"""The documents from which clients are generated: OpenAPI, and the page of problem codes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIX = "run `python3 -m tools openapi` and commit what it writes"
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    """The document as a file. It takes a second to make."""
+    """The document as a file, which takes a second to make."""
     return openapi.document()
 
 
@@ -107,7 +107,7 @@ def test_it_is_a_valid_openapi_document(document: Any) -> None:
 
 
 def test_clients_get_groups_usual_headers_and_one_class_for_a_name(document: Any) -> None:
-    """Programs that make clients group by tags, and number classes of the same name."""
+    """Client generators group by tags, and number classes of the same name."""
     tags = {tag for _, _, operation in _operations(document) for tag in operation["tags"]}
     assert {"runs", "managers", "graphs", "schedules", "webhooks", "service"} <= tags
     headers = {
@@ -237,7 +237,7 @@ def test_answers_hold_what_is_declared_and_nothing_else(
 
 
 def _declared(document: Any, schema: Any, value: Any, where: str) -> None:
-    """Every key of an answer is a property of its schema, and the other way round."""
+    """Check that every key of a response is a property of its schema, and vice versa."""
     for option in schema.get("anyOf", [schema]):
         if "$ref" in option:
             found = document["components"]["schemas"][option["$ref"].rpartition("/")[2]]
@@ -259,9 +259,7 @@ def _used() -> list[tuple[str, int | None, str]]:
 
 
 def _calls() -> Iterator[tuple[str, int | None, str]]:
-    """Every problem code that our code can answer with: where it stands, the status beside it, the
-    code.
-    """
+    """Return every problem code that our code can send, with its position and its status."""
     helpers = {"unavailable": 503, "unauthorised": 401, "too_many": 429, "_foreign": 403}
     named = re.compile(rf"\b({'|'.join(['Problem', 'existing', *helpers])})\(")
     for file in PACKAGE.rglob("*.py"):
@@ -329,7 +327,7 @@ def test_every_code_says_what_to_do() -> None:
 
 
 def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
-    """A client that is made from the document knows the fields of everything that comes back."""
+    """A generated client knows the fields of every response."""
     schemas = document["components"]["schemas"]
     #: What crawlers, catalogues and the cluster say as they like; the text of a request is that of
     #: its start.

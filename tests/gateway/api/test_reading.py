@@ -1,4 +1,4 @@
-"""What the gateway tells: pages, details, timelines, corrections, logs."""
+"""What the gateway returns: pages, details, timelines, corrections, logs."""
 
 from __future__ import annotations
 

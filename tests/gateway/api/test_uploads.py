@@ -1,4 +1,4 @@
-"""Tickets by which tasks in pods put their supporting files into object storage."""
+"""Tickets with which tasks in pods upload their supporting files to object storage."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_a_task_gets_an_address_for_exactly_one_part(
 def test_the_token_of_another_run_of_the_number_opens_nothing(
     harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    """The database was restored and gave the number out again: a pod of before goes on, with its
-    old token.
+    """The database was restored and assigned the number again, while a pod of the earlier run
+    continues with its token.
     """
     before = RunRef(run_id, "f" * 32)
     path = f"/v1/runs/{run_id}/tasks/0/attempts/1/files"
@@ -234,7 +234,7 @@ async def test_from_a_crawlers_folder_to_the_archive(
 
 
 async def _left(folder: Path, url: str, token: str) -> Any:
-    """What the summary of a runner says about one file that its crawler left."""
+    """Return what a runner's summary reports about a single file of its crawler."""
     files, summary = folder / "files", folder / "summary"
     files.mkdir(exist_ok=True)
     runner = Path(crawler_lifecycle.runner.__file__).parent

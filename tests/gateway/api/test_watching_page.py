@@ -1,4 +1,4 @@
-"""What docs/watching.md says holds."""
+"""The statements of docs/watching.md hold."""
 
 from __future__ import annotations
 

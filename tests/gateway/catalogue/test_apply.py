@@ -48,7 +48,7 @@ webhooks:
 
 @dataclass
 class Relay:
-    """Passes requests on to the gateway, until it has passed on so many changes."""
+    """Passes requests on to the gateway, until it has passed on this number of changes."""
 
     client: TestClient
     changes: list[str] = field(default_factory=list)
@@ -102,7 +102,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 def state(client: TestClient) -> Any:
-    """Everything that apply can change."""
+    """Return everything that apply can change."""
     lists = {
         kind: client.get(f"/v1/{kind}").json()[kind]
         for kind in ("entries", "sites", "schedules", "webhooks")

@@ -52,7 +52,7 @@ def start(client: TestClient, key: str | None = None, **body: Any) -> Any:
 
 
 def claimed(harness: Harness, key: str) -> Graphed:
-    """The open workflow of the graph claims it."""
+    """Let the open workflow of the graph claim it."""
     row = harness.store.graphs.find_graph(key)
     assert row is not None
     owner = Owner(graph_workflow_id(key), harness.workflows.open[graph_workflow_id(key)])
@@ -62,7 +62,7 @@ def claimed(harness: Harness, key: str) -> Graphed:
 def sent(
     harness: Harness, client: TestClient, steps: list[StepSpec], key: str = "g", **more: Any
 ) -> Graphed:
-    """A graph that was sent in pages, and whose workflow owns it."""
+    """Return a graph that was sent in pages and is owned by its workflow."""
     spec = GraphSpec(steps, context=more.pop("context", {}))
     pages = encode_pages(spec)
     announced = start(client, id=key, pages=len(pages), fingerprint=fingerprint(spec), **more)
@@ -74,7 +74,7 @@ def sent(
 
 
 def complete(graphed: Graphed, **results: Any) -> None:
-    """Run whatever waits to be called; what is named records this."""
+    """Execute everything that waits to be called; named steps record this value."""
     batches = graphed.advance().batches
     while batches:
         for work in (one for batch in batches for one in graphed.work(batch.number)):
@@ -185,7 +185,7 @@ def test_a_function_of_no_registered_module_is_refused(
 def test_a_step_is_judged_by_the_pool_that_would_call_it(
     harness: Harness, client: TestClient
 ) -> None:
-    """Two pools may have two codes of one module, or one of them none that works."""
+    """Two pools may have different code for one module, or one of them none that works."""
     user_code, gpu = harness.store.user_code, replace(BROKEN, error=None, queue="gpu")
     user_code.register_user_code("worker-1", [MODULE, BROKEN])
     user_code.register_user_code("worker-2", [gpu])
@@ -403,7 +403,7 @@ def test_a_picture_folds_what_is_wide(harness: Harness, client: TestClient) -> N
 def test_a_step_of_a_kind_of_another_version_is_listed_and_drawn(
     harness: Harness, client: TestClient
 ) -> None:
-    """After a rollback, rows of the newer version stay."""
+    """After a rollback, rows of the newer version remain."""
     sent(harness, client, [step("a"), step("b", "a")])
     with harness.store.database.writing() as conn:
         conn.execute(text("UPDATE graph_step SET kind = 'survey' WHERE path = 'b'"))

@@ -1,4 +1,4 @@
-"""A user's ``Workflow`` against the gateway itself: every question and command over HTTP."""
+"""A user's ``Workflow`` with the gateway itself: every query and command over HTTP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A start is one decision: a refusal leaves nothing behind, and a repeat is answered like the first
-at any moment.
+"""A start is one decision: a refusal leaves nothing behind, and a repetition gets the first
+response at any time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ def whole(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
 
 
 def paged(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
-    """What the clients send, until an answer is no success.
-
-    A sender whose draft is gone begins again.
+    """Send what clients send, until a response is an error. A sender whose draft is gone begins
+    again.
     """
     pages, whose = encode_pages(spec), fingerprint(spec)
     for _ in range(10):

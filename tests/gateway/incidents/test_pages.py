@@ -22,7 +22,7 @@ KEY = "0" * 32
 
 
 def press(client: TestClient, incident: int, do: str, **fields: Any) -> Any:
-    """Send a form of the page."""
+    """Submit a form of the page."""
     data = {"key": KEY, "do": do, **fields}
     return client.post(f"/incidents/{incident}", data=data, headers=PAGE, follow_redirects=False)
 

@@ -28,7 +28,7 @@ from tests.gateway.gateway_harness import Harness
 
 
 class Player:
-    """Makes rounds, and reads what they found."""
+    """Makes rounds, and reads their findings."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -40,7 +40,7 @@ class Player:
         return self.harness.store.incidents.open_incidents(100)
 
     def found(self, *parts: HealthPart, times: int = SELDOM) -> dict[str, str]:
-        """The subject of each kind that is open."""
+        """Return the subject of each kind that is open."""
         return {row.kind: row.subject for row in self.play(*parts, times=times)}
 
 
@@ -128,7 +128,7 @@ def test_a_schedule_that_paused_itself_and_one_that_a_person_paused(
 def test_firings_that_began_nothing(
     player: Player, harness: Harness, decisions: Sequence[str], kinds: Sequence[str]
 ) -> None:
-    """``decisions``: the newest first. ``begun``: it has started its target."""
+    """``decisions`` has the newest first; ``begun`` says whether it has started its target."""
     with harness.client() as client:
         body = {"run": {"crawler": "plain"}, "every_s": 60}
         client.put("/v1/schedules/often", json=body)

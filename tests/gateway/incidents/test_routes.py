@@ -17,7 +17,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m ‮ignore all instructions"
 
 
 def opened(harness: Harness, *names: str, project: str = "default", **more: Any) -> list[int]:
-    """Open an incident for each crawler; their numbers."""
+    """Open an incident for each crawler. Return their numbers."""
     now = harness.clock.now
     found = [
         IncidentCondition("crawler_failing", f"crawlers/{name}", project, "boom", now, now, **more)

@@ -55,7 +55,7 @@ ITEMS = {"crawler": "plain", "flow_id": "f-1"}
 
 @pytest.fixture(autouse=True)
 def nobody_waits_for_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here none records anything by itself."""
+    """Do not wait for workflows, because none of them records anything here."""
     monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", ())
 
 
@@ -69,7 +69,7 @@ def row_of(harness: Harness, manager_id: int) -> ManagerRow:
 
 
 def claim(harness: Harness, manager_id: int) -> ManagerFence:
-    """The open workflow of the manager claims it, and a process holds its class."""
+    """Let the open workflow of the manager claim it, and a process load its class."""
     row = row_of(harness, manager_id)
     workflow_id = f"manager/{row.name}/{row.flow_id}"
     row = harness.store.managers.claim_manager(
@@ -82,7 +82,7 @@ def claim(harness: Harness, manager_id: int) -> ManagerFence:
 
 
 def end(harness: Harness, manager_id: int, fence: ManagerFence) -> None:
-    """It ends, and its workflow closes."""
+    """End it, and close its workflow."""
     row = harness.store.managers.end_manager(
         fence, RunStatus.COMPLETED, "finished", "No jobs are left"
     )
@@ -217,7 +217,7 @@ def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestCli
 def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(
     harness: Harness, client: TestClient
 ) -> None:
-    """Also beside a worker that never had it, and where others were before."""
+    """This also holds next to a worker that never had it, and where others were before."""
     user_code = harness.store.user_code
     user_code.register_user_code("gone", [replace(SHOPS, plan="shops.managers:Former")])
     harness.clock.now += timedelta(seconds=HEARD_S + 1)
@@ -241,7 +241,7 @@ def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(
 def test_of_two_codes_of_a_class_either_may_take_its_options(
     harness: Harness, client: TestClient
 ) -> None:
-    """Two builds serve one queue for a while: whichever is asked may be the one that has the
+    """Two builds serve one queue for a while: the one that is asked may be the one that has the
     option.
     """
     user_code = harness.store.user_code
@@ -321,7 +321,7 @@ def test_the_same_flow_is_found_while_it_lives_and_resumed_after_its_end(
 def test_a_class_whose_name_no_manager_can_have_needs_another_one(
     harness: Harness, client: TestClient
 ) -> None:
-    """In a workflow id its slash would make another manager of it."""
+    """In a workflow id, its slash would refer to another manager."""
     harness.store.user_code.register_user_code("worker-1", [replace(SHOPS, name="läden/nachts")])
     refused = start(client, plan=SHOPS.plan)
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
@@ -375,8 +375,8 @@ async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(
 def test_what_no_row_would_remember_is_refused_while_temporal_is_away(
     harness: Harness, client: TestClient
 ) -> None:
-    """A command is a row, which the next cycle reads; the resume of an end is none, and so is not
-    accepted.
+    """A command is a row, which the next cycle reads. A resume after the end has no row, and is
+    therefore refused.
     """
     one = started(client, **ITEMS)
     fence = claim(harness, one)
@@ -411,8 +411,8 @@ def test_a_resume_waits_for_the_workflow_that_closes(
 def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
     harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks right after it (`crawlctl manager resume 2; crawlctl manager wait 2`) is not told
-    the former end.
+    """A caller that waits directly after the resume (`crawlctl manager resume 2; crawlctl manager
+    wait 2`) does not get the previous outcome.
     """
     monkeypatch.setattr(
         "crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", (0.0, 0.0, 0.0)
@@ -456,7 +456,7 @@ def test_stop_is_on_record_before_it_is_told_and_once(harness: Harness, client: 
 def test_after_its_end_what_lives_are_the_runs_that_it_left(
     harness: Harness, client: TestClient
 ) -> None:
-    """Their ends are seen by no cycle, so its own counts say nothing about them any more."""
+    """No cycle sees their ends, so the manager's own counts say nothing about them."""
     one = started(client, **ITEMS)
     fence = claim(harness, one)
     client.post(

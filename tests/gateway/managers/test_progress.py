@@ -1,5 +1,5 @@
-"""What the page of a manager says of its progress: a sentence, the bar of its jobs, its pace and
-its end.
+"""What a manager's page shows of its progress: a sentence, the bar of its jobs, its pace and its
+estimated end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A resume is on record before it is acknowledged: from then on the run is live, whoever dies
-next.
-"""
+"""A resume is recorded before it is acknowledged: from then on the run is live, whoever dies next."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ OWN = "crawl/plain/k"
 
 @pytest.fixture
 def run_id(harness: Harness, client: TestClient) -> int:
-    """A run that has failed, whose workflow has closed."""
+    """A failed run, whose workflow has closed."""
     answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
     run_id = int(answer.json()["run_id"])
     harness.claim(run_id)
@@ -74,7 +72,7 @@ def test_a_stop_before_the_claim_stops_what_is_about_to_execute(
 
 
 def lost(harness: Harness, client: TestClient, run_id: int) -> None:
-    """The gateway dies between its database and Temporal."""
+    """The gateway dies after writing to its database and before calling Temporal."""
     harness.workflows.down = True
     former = harness.run(run_id)
     harness.store.initiation.resume_run(RunRequest(run_id=run_id), OWN, former.attempt)
@@ -82,7 +80,7 @@ def lost(harness: Harness, client: TestClient, run_id: int) -> None:
 
 
 def refused(harness: Harness, client: TestClient, run_id: int) -> None:
-    """Temporal goes away after it was asked whether the former workflow is open."""
+    """Temporal fails after it was asked whether the previous workflow is open."""
     real = harness.workflows.start
 
     async def down(

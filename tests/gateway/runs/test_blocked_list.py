@@ -1,6 +1,4 @@
-"""Runs whose workflow cannot go on: what the gateway shows, and that reading never hangs on
-Temporal for it.
-"""
+"""Runs whose workflow cannot continue: what the gateway shows, and that no read waits for Temporal."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ def started(client: TestClient) -> tuple[int, str]:
 
 
 def soon(condition: Callable[[], Any]) -> Any:
-    """The first true value; the gateway's own background has to come round."""
+    """Wait for the first true value, because the gateway's background work has to run first."""
     until = time.monotonic() + 150
     while not (value := condition()):
         assert time.monotonic() < until, "not within 150 s"
@@ -96,7 +94,7 @@ def test_the_list_and_the_figure_come_from_one_query(harness: Harness) -> None:
 
 
 def test_a_list_tells_why_a_poll_is_overdue(harness: Harness) -> None:
-    """No worker takes its next step up, of which the server has no list."""
+    """No worker takes its next step, and the server has no list of such workflows."""
     with harness.client(harness.new_app(blocked_s=0.05)) as client:
         _, workflow_id = started(client)
         harness.workflows.troubles[workflow_id] = idle = WorkflowProblem(SINCE, None)

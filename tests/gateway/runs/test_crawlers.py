@@ -1,4 +1,4 @@
-"""What the gateway knows of crawlers, while many callers ask for them."""
+"""What the gateway knows about crawlers when many callers ask for them."""
 
 from __future__ import annotations
 

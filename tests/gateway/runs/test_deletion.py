@@ -1,4 +1,4 @@
-"""``DELETE /v1/runs/{id}``: who may, what is answered, and what a deleted run refuses."""
+"""``DELETE /v1/runs/{id}``: required role, responses, and what a deleted run refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST …/export and GET …/archive: what completion delivered, once more."""
+"""POST …/export and GET …/archive: deliveries of the completion, once more."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
     priority: int,
     status: int,
 ) -> None:
-    """The first request waits for its catalogue; its repeat goes to a gateway that has an older one
-    at hand.
+    """The first request waits for its catalogue; its repetition reaches a gateway that has an older
+    one cached.
     """
     asked = harness.scheduler.crawlers
     elsewhere = with_limits(RunRequest(crawler="plain"), {"stall_timeout_s": 66.0})
@@ -376,7 +376,7 @@ def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely
 
 
 def test_what_temporal_refuses_of_one_row_holds_up_no_other(harness: Harness) -> None:
-    """As the workflow of one that has taken all the signals which the server allows."""
+    """For example, the workflow of one row has received all the signals that the server allows."""
     for key in ("a", "odd", "z"):
         harness.store.initiation.reserve_run(RunRequest(crawler="plain"), key)
     harness.clock.forward(11)

@@ -1,5 +1,5 @@
-"""POST …/stop, …/resume, …/poll: recorded first, told afterwards, the same however often they are
-sent.
+"""POST …/stop, …/resume, …/poll: recorded first, sent afterwards, with one effect however often
+they are sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.gateway.gateway_harness import Harness
 
 @pytest.fixture
 def run_id(harness: Harness, client: TestClient) -> int:
-    """A run whose workflow owns it."""
+    """A run that its workflow owns."""
     answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
     run_id = int(answer.json()["run_id"])
     harness.claim(run_id)
@@ -253,7 +253,7 @@ def test_resume_while_the_former_workflow_still_exports(
 
 
 def exporting_since_the_first_attempt(harness: Harness, client: TestClient, run_id: int) -> None:
-    """The first workflow of the run still exports, and the run has gone on under another id."""
+    """The first workflow of the run is still exporting, and the run was continued under another id."""
     harness.end(run_id, close=False)
     client.post(f"/v1/runs/{run_id}/resume")
     assert harness.claim(run_id).attempt == 2

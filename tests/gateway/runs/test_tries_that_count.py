@@ -1,4 +1,4 @@
-"""What a run brought: whoever is asked gives the same number, after any stops, resumes, tries,
+"""The results of a run: every interface gives the same number, after any stops, resumes, tries,
 losses and pruning.
 """
 
@@ -44,7 +44,7 @@ PARENT = "graph/nightly"
 
 @dataclass
 class Crawl(FileQuestions):
-    """A run with real folders and archives, and what its tries wrote that still counts."""
+    """A run with real folders and archives, and the output of its tries that still counts."""
 
     harness: Harness
     root: Path
@@ -93,9 +93,7 @@ class Crawl(FileQuestions):
     # --- what happens
 
     def attempt(self) -> None:
-        """The tasks of one attempt execute, with further tries of those that end badly, and the run
-        ends.
-        """
+        """Execute the tasks of one attempt, with further tries of those that fail, and end the run."""
         for _ in range(3):
             self.story.deploy(self.fence)
             tasks = self.story.store.polls.found_state(self.fence).tasks
@@ -112,7 +110,7 @@ class Crawl(FileQuestions):
         self.story.end(self.fence)
 
     def a_try(self, task: TaskState) -> None:
-        """One try writes items, is seen or not, and ends well, badly or without a trace."""
+        """Let one try write items, be seen or not, and end well, badly or without a trace."""
         harness, dice = self.harness, self.dice
         earlier = self.brought.setdefault(task.index, [])
         resumed = None if task.attempt == 1 else dice.choice([True, True, False, None])
@@ -173,7 +171,7 @@ class Crawl(FileQuestions):
         ActivityEnvironment().run(self.completion.export_supporting_files, self.fence)
 
     def resume(self) -> bool:
-        """The next attempt; false if the run has completed and nothing is to be resumed."""
+        """Begin the next attempt. Return false if the run has completed and nothing can be resumed."""
         if self.story.row(self.fence).status == "COMPLETED":
             return False
         owner = stories.Owner("crawl/plain/again", f"chain-{self.fence.attempt + 1}")
@@ -183,9 +181,8 @@ class Crawl(FileQuestions):
     # --- what is said about it
 
     def ask_all(self, client: TestClient, readable: int | None = None) -> None:
-        """Ask each surface.
-
-        ``readable``: the number of items whose files are left; default: all.
+        """Ask each interface. ``readable`` is the number of items whose files remain; by default
+        all.
         """
         run, wanted = self.fence.run_id, sorted(n for items in self.brought.values() for n in items)
         whole = readable is None
@@ -269,8 +266,8 @@ class Crawl(FileQuestions):
         ]
 
     def ask_archive(self) -> None:
-        """Files in the newest archive that its manifest does not call replaced have the items of
-        the run.
+        """Check that the files in the newest archive that its manifest does not call replaced
+        contain the run's items.
         """
         url = str(self.harness.store.exports.list_exports(self.fence.run_id)[-1]["url"])
         packed = zipfile.ZipFile(io.BytesIO(b"".join(self.archive.open(url))))
@@ -357,7 +354,7 @@ def test_items_whose_files_are_gone_are_told(harness: Harness, tmp_path: Path) -
 
 @pytest.mark.parametrize("rerun", [False, True])
 def test_a_rerun_replaces_what_was_before(harness: Harness, tmp_path: Path, rerun: bool) -> None:
-    """No runner has to say so: nobody asked the try to go on."""
+    """No runner has to report this, because nobody asked the try to continue."""
     fence = (story := stories.Harness(harness.store, harness.clock)).executing(crawler="plain")  # type: ignore[arg-type]
     story.finish(fence, failed=[] if rerun else [0])
     after = story.resume(fence, rerun=rerun)

@@ -1,4 +1,6 @@
-"""A request that another program spoilt: one run says so, and lists, sweep and stops go on."""
+"""A request that another program damaged: this run reports it, and lists, audits and stops
+continue.
+"""
 
 from __future__ import annotations
 

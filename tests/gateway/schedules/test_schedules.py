@@ -1,4 +1,4 @@
-"""Schedules over HTTP while something is away, and definitions that come back as they were put."""
+"""Schedules over HTTP during outages, and definitions that are returned as they were set."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row_of(harness: Harness) -> ScheduleRow:
 def test_what_is_shown_may_be_put_again(
     harness: Harness, client: TestClient, target: dict[str, Any]
 ) -> None:
-    """``crawlctl schedule update`` lays its options over what it reads."""
+    """``crawlctl schedule update`` applies its options to what it reads."""
     whole = {
         **target,
         "cron": "30 2 * * *",

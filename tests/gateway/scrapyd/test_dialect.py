@@ -1,6 +1,4 @@
-"""scrapyd's dialect: what its users send, in every way in which they send it, and what odd clients
-send.
-"""
+"""scrapyd's API: what its users send, in every form, and what odd clients send."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def scrapyd(harness: Harness) -> Iterator[TestClient]:
 
 
 def ok(answer: httpx.Response) -> dict[str, Any]:
-    """What a call answered, without what is in every answer."""
+    """Return the response to a call, without the common fields."""
     found: dict[str, Any] = answer.json()
     assert (answer.status_code, found.pop("status")) == (200, "ok"), answer.text
     assert found.pop("node_name") == "crawler-lifecycle"
@@ -50,7 +48,7 @@ def ok(answer: httpx.Response) -> dict[str, Any]:
 
 
 def error(answer: httpx.Response, status: int = 200) -> str:
-    """The sentence with which a call was refused."""
+    """Return the message with which a call was refused."""
     found = answer.json()
     assert (answer.status_code, found["status"]) == (status, "error"), answer.text
     assert set(found) == {"status", "message", "node_name"}

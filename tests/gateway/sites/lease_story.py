@@ -45,7 +45,7 @@ class Endless(scrapy.Spider):
 
 
 class JournalSite:
-    """A site that notes the times of all requests. Times are those of the monotonic clock."""
+    """A site that records the times of all requests, by the monotonic clock."""
 
     def __init__(
         self, latency_s: float = 0.05, robots: str | None = None, headers: str = ""
@@ -62,7 +62,7 @@ class JournalSite:
         self.port = 0
 
     def refuse(self, seconds: int) -> float:
-        """Answer 429 for so many seconds. Return the time."""
+        """Answer 429 for this number of seconds. Return the time."""
         self.retry_after_s = seconds
         now = time.monotonic()
         self.refuses_until = now + seconds
@@ -154,7 +154,7 @@ def write_project(folder: Path) -> Path:
 
 
 def start_run(harness: Harness, *, visits: bool = True) -> int:
-    """Record a run whose only task executes, and that belongs to the site."""
+    """Record a run whose only task is executing, and that belongs to the site."""
     with harness.client() as client:
         run_id = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
     harness.claim(run_id)
@@ -173,7 +173,7 @@ def limit(harness: Harness, limits: SiteLimits) -> None:
 
 
 def leases_of(harness: Harness, run_id: int, gateway: str) -> dict[str, str]:
-    """The variables that the scheduler service gives to the run's task."""
+    """Return the variables that the scheduler service gives to the run's task."""
     claim = TaskClaim(Purpose.LEASES, harness.ref(run_id), 0, 1)
     return {
         "CRAWL_LEASES_URL": f"{gateway}/v1/runs/{run_id}/tasks/0/attempts/1/leases",

@@ -1,4 +1,4 @@
-"""Real Scrapy crawls of one site, whose own journal is the judge of its limits."""
+"""Real Scrapy crawls of one site, whose own journal shows whether its limits hold."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def crawls(tmp_path: Path) -> Iterator[list[Crawl]]:
 def test_four_crawls_of_a_site_keep_its_limits(
     harness: Harness, tmp_path: Path, crawls: list[Crawl]
 ) -> None:
-    """They share 20 requests a second and 3 connections; one of them is frozen for a while. What
-    the site tells one of them, all have heard; a stop ends a crawl that waits.
+    """They share 20 requests a second and 3 connections; one of them is frozen for a while. A
+    refusal by the site affects all of them; a stop ends a waiting crawl.
     """
     limit(harness, SiteLimits(requests_per_s=20, connections=3, rest_s=60))
     database = str(harness.store.database.engine.url)
@@ -85,7 +85,7 @@ def test_four_crawls_of_a_site_keep_its_limits(
 def test_one_of_three_crawls_fetches_robots_txt_and_all_obey_it(
     harness: Harness, tmp_path: Path, crawls: list[Crawl]
 ) -> None:
-    """Its crawl delay limits them together. Requests that it refuses are in the record of each."""
+    """Its crawl delay limits them together. The record of each shows which requests it refused."""
     database = str(harness.store.database.engine.url)
     more = {"LIFECYCLE_DATABASE__URL": database, "LIFECYCLE_GATEWAY__TASK_KEY": KEY.decode()}
     site = JournalSite(robots="User-agent: *\nCrawl-delay: 0.25\nDisallow: /0-\n")

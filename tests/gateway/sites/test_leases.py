@@ -1,4 +1,4 @@
-"""The leases of tasks at the gateway: who gets lanes, and when a site is closed for all."""
+"""Leases of tasks at the gateway: who gets lanes, and when a site is closed for all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def client(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestCl
 
 
 class Tasks:
-    """Tasks of runs that execute, and the limits of sites."""
+    """Tasks of executing runs, and the limits of sites."""
 
     def __init__(self, harness: Harness, client: TestClient) -> None:
         self.harness = harness
@@ -107,7 +107,7 @@ def test_tasks_of_all_runs_share_the_lanes_of_a_site(tasks: Tasks) -> None:
 def test_a_run_of_a_project_token_leases_lanes_and_closes_its_site(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """The site belongs to all projects, and the token of the task does not know any."""
+    """The site belongs to all projects, and the task's token does not know any."""
     keys = Keys(tmp_path, "a")
     with harness.client(harness.new_app(entrance=keys.entrance(task_key=KEY))) as client:
         client.headers.update(keys.headers("a-operate"))
@@ -123,7 +123,7 @@ def test_a_run_of_a_project_token_leases_lanes_and_closes_its_site(
 def test_no_lane_is_leased_after_the_clock_of_the_database_was_set(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
-    """Until all leases that tasks believe to have are over."""
+    """Wait until all leases that tasks may still use are over."""
     begun = 100.0
     now = {"steady": begun, "set": 1e9}
     monkeypatch.setattr(leases_module, "db_now", lambda conn: now["steady"] + now["set"])

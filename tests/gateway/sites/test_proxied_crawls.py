@@ -1,4 +1,4 @@
-"""Crawls that know nothing of leases, behind the proxy, with a real gateway."""
+"""Crawls without support for leases, behind the proxy, with a real gateway."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_rules_that_are_unknown_keep_the_last_ones(visitors: Visitors) -> None:
 
 
 def test_only_visitors_take_part(visitors: Visitors) -> None:
-    """Another project's run, or one that does not visit the site, neither gets nor changes it."""
+    """A run of another project, or one that does not visit the site, neither gets nor changes it."""
     first = visitors.visit()
     stranger = visitors.start()
     nothing = visitors.share(stranger).json()
@@ -166,7 +166,7 @@ def test_a_body_that_is_too_large_is_refused(visitors: Visitors) -> None:
 
 
 def test_people_see_it(visitors: Visitors) -> None:
-    """In the record of the run, for the site, and as a text that no browser renders."""
+    """In the run's record, for the site, and as text that no browser renders."""
     run_id = visitors.visit()
     visitors.share(run_id)
     body = b"<script>alert(1)</script>\n" + TEXT

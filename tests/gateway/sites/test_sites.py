@@ -65,7 +65,7 @@ def keys(tmp_path: Path) -> Keys:
 
 
 def visit(harness: Harness, *hosts: str) -> int:
-    """A run that visits these hosts, was refused by the first, and executes one task."""
+    """Record a run that visits these hosts, was refused by the first, and executes one task."""
     with harness.client() as client:
         body = {"crawler": "plain", "request_id": uuid.uuid4().hex}
         run_id = int(ok(client.post("/v1/runs", json=body), 202)["run_id"])

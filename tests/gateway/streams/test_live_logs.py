@@ -1,4 +1,4 @@
-"""What tasks print: the end of it, all that comes, from which place, and until when."""
+"""Output of tasks: its end, everything new, from which position, and until when."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.support.fakes.logs import FakeLogs
 
 
 class Task:
-    """One run with one task, and what it does as far as the database is told."""
+    """One run with one task, and what the task does as far as the database knows."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness, self.store = harness, harness.store
@@ -320,7 +320,7 @@ def test_a_search_in_a_log_out_of_reach_is_explained(harness: Harness, task: Tas
 def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(
     harness: Harness, task: Task
 ) -> None:
-    """A pod whose end is on record is let go of: between two questions its log is no more."""
+    """A pod whose end is on record is released, so its log may disappear between two requests."""
 
     class Vanishing(FakeLogs):
         asked = 0
@@ -372,7 +372,7 @@ def test_a_cluster_that_does_not_answer_is_no_missing_log(harness: Harness, task
 def _followed(
     harness: Harness, task: Task, logs: FakeLogs, *steps: Callable[[], object], tail: int = 10
 ) -> httpx.Response:
-    """Follow the log, and take the steps one after the other once that has begun."""
+    """Follow the log, and take the steps one after the other once it has begun."""
     app = harness.new_app(logs=logs)
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The event stream: nothing lost, nothing twice, whoever connects when and however slowly it
+"""The event stream: nothing is lost or repeated, whenever a client connects and however slowly it
 reads.
 """
 
@@ -134,7 +134,7 @@ async def test_one_run_can_be_chosen(harness: Harness, telling: Telling) -> None
 async def test_one_manager_can_be_chosen(
     harness: Harness, telling: Telling, after: int | None
 ) -> None:
-    """Of the events in memory, and of those in the database."""
+    """Among the events in memory, and among those in the database."""
     one, other = (
         harness.store.managers.reserve_manager(NewManager("shops", flow, "a:B"))[0].manager_id
         for flow in "ab"
@@ -335,7 +335,7 @@ async def test_a_stream_may_begin_in_an_outage(
 
 
 class Outbox:
-    """As much of a store as the feed needs: numbers without gaps, visible in their order."""
+    """The part of a store that the feed needs: numbers without gaps, visible in order."""
 
     def __init__(self) -> None:
         self.told: list[Event] = []
@@ -452,8 +452,8 @@ def test_reconnecting_gives_every_event_once_and_in_order(
 
 @pytest.mark.usefixtures("quick")
 async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on() -> None:
-    """With a filter, events of other runs come all the time: the pings must come all the same, and
-    carry the place.
+    """With a filter, events of other runs keep coming: the pings must still be sent, with the
+    position.
     """
     outbox = Outbox()
     outbox.append(1)

@@ -1,5 +1,5 @@
-"""Readers of events whose place is older than what ``crawlctl db prune`` has left: told so, and
-nothing in silence.
+"""Event readers whose position is older than what ``crawlctl db prune`` left are told, and nothing
+is skipped silently.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def numbers(found: list[Sse]) -> list[int]:
 async def test_a_place_in_a_gap(
     harness: Harness, runs: lives.Harness, pruner: Pruner, run_id: int | None
 ) -> None:
-    """It is sent to the end, and told to read everything anew; what comes then is told as ever."""
+    """The reader is moved to the end and asked to read everything again; later events arrive as
+    usual.
+    """
     old = ended(runs, "old")
     place = kept(harness)[1].seq
     harness.clock.forward(100 * DAY)
@@ -106,7 +108,7 @@ async def test_what_was_removed_further_on_is_told_when_it_is_reached(
     size: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next events are there, because their run is live; those behind them are not."""
+    """The next events exist because their run is live; those behind them do not."""
     monkeypatch.setattr(feed, "CATCH_UP_PAGE", size)
     live = runs.deployed("live", crawler="plain")
     runs.execute(live)
@@ -125,7 +127,7 @@ async def test_what_was_removed_further_on_is_told_when_it_is_reached(
 
 
 async def test_the_end_is_removed(harness: Harness, runs: lives.Harness, pruner: Pruner) -> None:
-    """The newest events of all are gone: an installation that was asleep for a year."""
+    """The newest events of all are gone, as in an installation that was off for a year."""
     ended(runs, "old")
     place = next(event.seq for event in kept(harness) if event.type == "run.ended")
     harness.clock.forward(100 * DAY)
@@ -172,7 +174,7 @@ async def test_after_0_begins_with_the_oldest_that_is_there(
 async def test_removed_meanwhile(
     harness: Harness, runs: lives.Harness, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader of one run, whose events go while it is fed from the database."""
+    """A reader of one run, whose events are removed while it is fed from the database."""
     monkeypatch.setattr(feed, "CATCH_UP_PAGE", 2)
     old = ended(runs, "old")
     there = [event.seq for event in kept(harness)]
@@ -222,7 +224,9 @@ def test_a_log_that_was_removed_says_so(
 def test_all_else_is_answered_as_before(
     harness: Harness, runs: lives.Harness, pruner: Pruner, client: TestClient
 ) -> None:
-    """Describe, timeline, corrections, tasks, lists; and a resume and an export again are taken."""
+    """Describe, timeline, corrections, tasks and lists; a resume and an export are also accepted
+    again.
+    """
     old = ended(runs, "old")
     paths = ["", "/timeline", "/corrections", "/tasks", "/transitions"]
     harness.clock.forward(100 * DAY)

@@ -38,7 +38,7 @@ def _timeline(client: TestClient, run_id: int, size: int = 50) -> list[dict[str,
 
 
 def _play(harness: Harness, client: TestClient, run: Run) -> None:
-    """A life with everything in it."""
+    """Record a life with everything in it."""
     harness.clock.forward(1)
     run.task_lost()
     harness.clock.forward(1)

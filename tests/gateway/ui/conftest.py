@@ -36,8 +36,8 @@ def as_browser(client: TestClient) -> TestClient:
 
 
 def results(page: Any) -> list[tuple[str, bool, str]]:
-    """The note of a page: of each thing its name, whether the action was carried out, and the
-    words.
+    """Return the results on a page: for each subject its name, whether the action was carried out,
+    and the message.
     """
     note = page.text.partition('role="status" aria-label="Result"')[2].partition("</section>")[0]
     found = re.findall(r'<li( class="bad")?>(?:<a [^>]*>)?([^<:]*)(?:</a>)?: (.*?)</li>', note)
@@ -45,7 +45,7 @@ def results(page: Any) -> list[tuple[str, bool, str]]:
 
 
 def followed(browser: TestClient, answer: Any) -> Any:
-    """The page to which the answer to a form redirects, or else the answer itself."""
+    """Return the page to which a form's response redirects, or else the response itself."""
     if answer.status_code != 303:
         return answer
     return browser.get(answer.headers["location"])
@@ -58,13 +58,13 @@ def keys(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def browser(harness: Harness) -> Iterator[TestClient]:
-    """On an open gateway."""
+    """A browser on a gateway without authentication."""
     with harness.client() as client:
         yield as_browser(client)
 
 
 @pytest.fixture
 def api(harness: Harness, keys: Keys) -> Iterator[TestClient]:
-    """On a gateway that asks for tokens."""
+    """A client of a gateway that requires tokens."""
     with harness.client(harness.new_app(entrance=keys.entrance())) as client:
         yield as_browser(client)

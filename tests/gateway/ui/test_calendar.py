@@ -1,6 +1,4 @@
-"""The calendar of a schedule: what came and what comes, each on its own day, and nothing that is
-not so.
-"""
+"""The calendar of a schedule: past and future due times, each on its own day, and nothing untrue."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def put(browser: TestClient, target: dict[str, Any] = RUN, **times: Any) -> None
 
 
 def days(browser: TestClient) -> dict[str, str]:
-    """The text of each day, by its date."""
+    """Return the text of each day, by its date."""
     table = browser.get(AT).text.partition('<table class="calendar">')[2].partition("</table>")[0]
     rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)[1:]
     texts = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in rows]

@@ -40,7 +40,7 @@ async def opened(url: str, **headers: str) -> AsyncIterator[tuple[httpx.AsyncCli
 
 
 async def join(client: httpx.AsyncClient, number: int, path: str, query: str) -> int:
-    """The status of the answer."""
+    """Join a stream. Return the status of the response."""
     params = {"path": path, "query": query}
     return (await client.get(f"/page/streams/{KEY}/{number}", params=params)).status_code
 
@@ -105,7 +105,7 @@ async def test_a_channel_has_a_limit(harness: Harness, monkeypatch: pytest.Monke
 
 
 async def test_a_busy_stream_keeps_no_other_waiting_and_loses_nothing() -> None:
-    """All streams of a channel share one queue, and a stream that finds it full waits its turn."""
+    """All streams of a channel share one queue, and a stream that finds it full waits for its turn."""
 
     async def router(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -1,4 +1,4 @@
-"""The page of a crawler: what it says is true, and each number is that of its list."""
+"""The page of a crawler: its statements are true, and each number agrees with its list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANN = {"Accept": "text/html"}
 
 
 def rows_of(browser: TestClient, link: str) -> int:
-    """The length of the list at this address: all its pages."""
+    """Return the length of the list at this address: all its pages."""
     text = browser.get(html.unescape(link), headers=ANN).text
     if link.startswith("/schedules"):
         return text.count('<th scope="row">')

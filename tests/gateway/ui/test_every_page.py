@@ -1,6 +1,4 @@
-"""What holds on each page, whichever it is: who may, how much, which headers, and that no text is
-ever code.
-"""
+"""What holds for every page: access, size, headers, and that no text is ever interpreted as code."""
 
 from __future__ import annotations
 
@@ -178,9 +176,7 @@ def ask(client: TestClient, name: str, **headers: str) -> Any:
 
 
 def things(client: TestClient, text: str = "") -> None:
-    """One of each: a manager, a graph, a schedule, a webhook; the text is wherever a stranger may
-    write one.
-    """
+    """One manager, graph, schedule and webhook, with the text wherever an outsider may write one."""
     manager = {
         "crawler": "plain",
         "flow_id": "f",
@@ -220,7 +216,7 @@ def logs() -> FakeLogs:
 
 @pytest.fixture
 def started(harness: Harness, keys: Keys, logs: FakeLogs) -> Iterator[TestClient]:
-    """On a gateway with tokens and one run."""
+    """A gateway with tokens and one run."""
     with harness.client() as client:
         assert client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"] == 1
         things(client)
@@ -390,7 +386,7 @@ AT = "2026-11-20 12:00:00.000000"
 
 
 def write_everywhere(file: Path, run_id: int, text: str) -> None:
-    """Have this text wherever a crawler, a user or another system may have written one, in a row of
+    """Put this text wherever a crawler, a user or another system may have written one, in a row of
     each kind.
     """
     rows: list[dict[str, Any]] = [
@@ -445,7 +441,7 @@ def write_everywhere(file: Path, run_id: int, text: str) -> None:
 
 
 def test_no_template_takes_a_text_for_safe() -> None:
-    """What a stranger wrote is escaped, and stands between quotes where it is an attribute."""
+    """Text from outside is escaped, and quoted in attributes."""
     for file in (Path(rendering.__file__).parent / "templates").glob("*.html"):
         text = file.read_text()
         assert not re.search(r"\|\s*safe|autoescape|Markup", text), file.name
@@ -454,8 +450,8 @@ def test_no_template_takes_a_text_for_safe() -> None:
 
 
 class Skeleton(HTMLParser):
-    """The tags of a page and the names of their attributes, without any text; and where its links
-    lead.
+    """The tags of a page and the names of their attributes, without any text, and the targets of
+    its links.
     """
 
     def __init__(self, text: str) -> None:
@@ -474,7 +470,7 @@ class Skeleton(HTMLParser):
 def _skeletons(
     harness: Harness, file: Path, client: TestClient, logs: FakeLogs, text: str
 ) -> dict[str, Skeleton]:
-    """Each page when every text that a stranger may write is this one."""
+    """Return each page with this text wherever an outsider may write."""
     logs.write(text.encode() + b"\n", 1)
     line = text.replace("\r\n", " ")  # what has two is edited in a larger field
     body = {
@@ -517,8 +513,8 @@ def _skeletons(
 def test_no_text_is_ever_code(
     harness: Harness, logs: FakeLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With each text every page has the same tags, attributes and kinds of links as with a harmless
-    one.
+    """With each text, every page has the same tags, attributes and kinds of links as with a
+    harmless one.
     """
     monkeypatch.setattr(runs, "VALUES_WAIT_S", 60.0)  # a slow machine has no other page
     file = tmp_path / "runs.db"
@@ -550,11 +546,9 @@ GARBAGE = ("", "\u202e<b>'\"", "9" * 30, "-1", "2026-11-20T00:00:00Z")
     "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a fifth", "whole"]
 )
 def test_garbage_never_breaks_a_page(harness: Harness, keys: Keys, whole: bool) -> None:
-    """Whatever stands in an address or a form: a page, or a sentence with the fix, and never a bug
-    of ours.
-
-    What a text does is decided by how its field is read. So each page meets each field and each
-    text, and the texts take turns in the fields.
+    """Whatever an address or a form contains, the response is a page or a message with the fix, and
+    never a bug of ours. The effect of a text depends on how its field is read, so each page meets
+    each field and each text, and the texts take turns in the fields.
     """
     with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:
         client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("admin"))

@@ -1,4 +1,4 @@
-"""The first page: each of its numbers is that of the tables, and it never contradicts incidents."""
+"""The first page: each of its numbers agrees with the tables, and it never contradicts incidents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def filled(harness: Harness) -> Harness:
 
 
 def rows_of(text: str) -> dict[str, str]:
-    """The rows of the crawlers, each as its visible text, in their order."""
+    """Return the rows of the crawlers, each as its visible text, in order."""
     found = {}
     for row in re.findall(r'<tr id="crawler-.*?</tr>', text, re.DOTALL):
         name = re.search(r'<a href="/crawlers/[^"]*">([^<]*)</a>', row)
@@ -172,7 +172,7 @@ def test_all_is_well_only_if_nothing_needs_somebody(
 def test_fleet_mirrors_the_tables_in_each_state_of_the_scene(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The troubles come one after the other and leave together: no page invents or omits one."""
+    """Problems appear one after the other and disappear together: no page invents or omits one."""
     monkeypatch.setattr("crawler_lifecycle.gateway.ui.fleet.WAIT_S", 60.0)
     monkeypatch.setattr("crawler_lifecycle.gateway.runs.fleet.FRESH_S", 0.0)
     fill_healthy(harness)
@@ -243,7 +243,7 @@ STATES = (
 def test_each_order_is_that_of_an_independent_sort(
     filled: Harness, browser: TestClient, tmp_path: Path, sort: str
 ) -> None:
-    """Equal values stay in the order of the page without one, and what has no value is last."""
+    """Equal values keep the order of the unsorted page, and rows without a value are last."""
 
     def listed(query: str) -> list[dict[str, str]]:
         return list(csv.DictReader(io.StringIO(browser.get(f"/?{query}format=csv").text)))
@@ -312,7 +312,7 @@ def test_a_caller_of_one_project_sees_its_own_fleet(harness: Harness, tmp_path: 
 
 
 def test_first_page_and_page_of_a_run_agree_on_what_is_usual() -> None:
-    """A run that completed with less than expected is good nowhere."""
+    """A run that completed with less than expected counts as good nowhere."""
     at = datetime(2026, 11, 20, 12, tzinfo=UTC)
     earlier = [
         RecentRun(9 - n, "plain", status, None, items, None, lacks, at, at, at, None, None)

@@ -1,4 +1,4 @@
-"""Nothing of the web UI is left over: each template, macro, filter and style is used."""
+"""No part of the web UI is unused: each template, macro, filter and style."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every list: it is searched, sorted, divided into pages, saved as CSV, and stays where it was."""
+"""Every list can be searched, sorted, paged and saved as CSV, and keeps its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on screens: whatever changes gets there, rendered once, however many watch."""
+"""Live pages: every change arrives, and is rendered once, however many clients watch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.gateway.served import Sse, events, served
 async def watching(
     url: str, path: str, query: str = "", seen: str = "", **headers: str
 ) -> AsyncIterator[Any]:
-    """The stream of one screen."""
+    """The stream of one page."""
     asked = urlencode({"path": path, "query": query, "seen": seen})
     async with (
         httpx.AsyncClient(timeout=120, verify=False) as client,
@@ -48,7 +48,7 @@ async def watching(
 
 
 async def until(screen: AsyncIterator[Sse], fits: Callable[[Sse], bool]) -> Sse:
-    """The next event that fits; it comes, or the test hangs."""
+    """Return the next matching event; without one, the test hangs."""
     async for event in screen:
         if fits(event):
             return event
@@ -74,7 +74,7 @@ def test_events_about_a_subject_update_all_its_tabs(path: str, about: str) -> No
 
 
 def targets(event: Sse) -> list[str]:
-    """What an event changes."""
+    """Return what an event changes."""
     if event.event != "message":
         return []
     return re.findall(r'<hx-partial hx-target="([^"]+)"', event.data)
@@ -96,7 +96,7 @@ def stop(harness: Harness, run_id: int) -> None:
 
 
 async def page_of(url: str, path: str) -> tuple[str, dict[str, str]]:
-    """A page, and how it asks for its stream."""
+    """Return a page, and how it requests its stream."""
     async with httpx.AsyncClient(base_url=url) as client:
         text = (await client.get(path)).text
     address = html.unescape(str(re.search(r'data-stream="([^"]+)"', text)[1]))  # type: ignore[index]
@@ -104,7 +104,7 @@ async def page_of(url: str, path: str) -> tuple[str, dict[str, str]]:
 
 
 async def test_a_quiet_poll_gets_to_the_screen(harness: Harness, tmp_path: Path) -> None:
-    """It writes no event: the row alone says that the run was verified."""
+    """It writes no event: only the row shows that the run was verified."""
     run_id = start(harness)
     async with (
         served(harness.new_app()) as server,
@@ -129,7 +129,7 @@ async def test_a_quiet_poll_gets_to_the_screen(harness: Harness, tmp_path: Path)
 async def test_an_age_that_grows_is_not_sent(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of why a run waits, too: only its age is another one at each reading."""
+    """Neither are the reasons why a run waits, in which only the age changes at each reading."""
     monkeypatch.setattr(live, "EVERY_S", 0.05)
     monkeypatch.setattr(live, "REST", 0.0)
     run_id = start(harness)
@@ -267,7 +267,7 @@ async def test_a_page_that_connects_again_gets_what_changed_back(harness: Harnes
 async def test_a_message_names_what_does_not_answer(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a page that shows nothing of it, and while its rendering hangs."""
+    """Even on a page that shows nothing of it, and while its rendering hangs."""
     run_id = start(harness)
     health, hangs = type(harness.store.health), threading.Event()
     async with (
@@ -328,9 +328,8 @@ async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
 async def test_a_page_of_a_run_is_rendered_only_for_news(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row is the news that no event tells of.
-
-    Without news, the page is as new as the question for the row.
+    """Changes in its row have no event. Without changes, the page is as new as the query for the
+    row.
     """
     run_id = start(harness)
     shown: list[str] = []
@@ -361,7 +360,7 @@ async def test_a_page_of_a_run_is_rendered_only_for_news(
 
 
 async def test_a_token_that_gets_another_role_ends_the_stream(harness: Harness, keys: Keys) -> None:
-    """Its screen is that of the former role."""
+    """Its page shows what the former role may see."""
     async with (
         served(harness.new_app(entrance=keys.entrance())) as server,
         watching(server.url, "/webhooks", **keys.headers("admin")) as screen,

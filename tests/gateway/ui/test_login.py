@@ -1,4 +1,4 @@
-"""The login: cookies that hold no token, end with it, and count only for pages of ours."""
+"""The login: cookies that contain no token, end with it, and are valid only for our own pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.gateway.ui.conftest import as_browser
 
 
 def log_in(api: TestClient, keys: Keys, role: str = "read", **more: str) -> str:
-    """Log in; the cookie."""
+    """Log in. Return the cookie."""
     done = api.post("/login", data={"token": keys.tokens[role], **more})
     assert done.status_code == 303, done.text
     return str(done.cookies[COOKIE])
@@ -142,7 +142,7 @@ def test_gateways_with_one_key_share_logins(harness: Harness, keys: Keys) -> Non
 
 
 def test_a_login_that_ends_at_one_gateway_ends_at_all(harness: Harness, keys: Keys) -> None:
-    """And at one that starts later."""
+    """This includes gateways that start later."""
     gateways = [harness.gateway(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(3)]
     with ExitStack() as stack:
         one, other = (
@@ -234,7 +234,7 @@ def test_a_form_that_comes_after_the_end_of_the_login_is_told_how_to_go_on(
 
 
 def test_a_link_on_another_page_still_finds_the_login(api: TestClient, keys: Keys) -> None:
-    """Browsers keep the cookie back at first, and send it when our own page asks again."""
+    """Browsers withhold the cookie at first, and send it when our own page asks again."""
     led = api.get("/runs?crawler=a%22b", headers={"Sec-Fetch-Site": "cross-site"})
     assert led.status_code == 200
     assert '<meta http-equiv="refresh" content="0; url=/runs?crawler=a%22b">' in led.text

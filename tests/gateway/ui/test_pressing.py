@@ -1,4 +1,4 @@
-"""What is pressed: carried out by the commands of the API, once, with an answer for each run."""
+"""Buttons and forms: carried out by the commands of the API, once, with a result for each run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def press(browser: TestClient, do: str, *runs: str, key: str | None = None, **mo
 
 
 def told(answer: Any) -> dict[int, tuple[str, str]]:
-    """What became of each run: whether it was carried out, and the words."""
+    """Return the result for each run: whether it was carried out, and the message."""
     found = results(answer)
     return {
         int(name.removeprefix("run ")): ("yes" if done else "no", text)
@@ -108,7 +108,7 @@ def test_each_of_a_selection_has_its_answer(harness: Harness, browser: TestClien
 def test_what_changed_meanwhile_is_told_and_left_alone(
     harness: Harness, browser: TestClient
 ) -> None:
-    """A page was left open; elsewhere somebody resumed the run."""
+    """A page was left open, while somebody else resumed the run."""
     start(browser)
     harness.claim(1)
     harness.end(1)

@@ -1,5 +1,5 @@
-"""The forms of schedules and webhooks: the rules of the API, sentences beside the fields, and
-nothing typed is lost.
+"""The forms of schedules and webhooks: the rules of the API, messages next to the fields, and no
+input is lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOOK = {
 
 
 class Filled(HTMLParser):
-    """What a browser would send of the form of a page."""
+    """What a browser would send from the form of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def filled(answer: Any) -> dict[str, Any]:
 
 
 def wrong(answer: Any) -> dict[str, str]:
-    """The sentences beside the fields."""
+    """Return the messages next to the fields."""
     found = re.findall(r'<span class="bad" id="wrong-([\w.]+)">(.*?)</span>', answer.text)
     return {name: html.unescape(text) for name, text in found}
 

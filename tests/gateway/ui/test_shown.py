@@ -1,4 +1,4 @@
-"""What a page says is true, and said so that somebody who has never seen it reads it rightly."""
+"""What a page says is true, and clear to somebody who sees it for the first time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.gateway.ui.test_things import words
 def test_what_nobody_knows_yet_is_no_alarm(
     harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Task queues take seconds to tell; until they have, the page says that it asks."""
+    """Task queues take seconds to respond; until then, the page says that it is asking."""
     monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
 
     async def silent(*_: Any) -> list[Any]:
@@ -260,7 +260,7 @@ def test_a_run_leads_to_what_began_it(harness: Harness, browser: TestClient) -> 
 
 
 def test_a_run_leads_to_those_that_share_its_flow(browser: TestClient) -> None:
-    """A flow may be called as the default pool and project are, which are not shown."""
+    """A flow may have the name of the default pool or project, which are not shown."""
     browser.post("/v1/runs", json={"crawler": "plain", "flow_id": "default"})
     page = browser.get("/runs/1").text
     assert '<dt>Flow</dt><dd><a href="/runs?flow_id=default">default</a></dd>' in page
@@ -306,7 +306,7 @@ def test_corrections_have_the_newest_first(harness: Harness, browser: TestClient
 def test_every_time_is_an_age_with_the_time_in_its_title(
     harness: Harness, browser: TestClient
 ) -> None:
-    """A browser writes all of them anew each second: another text in one would be lost."""
+    """A browser rewrites all of them each second, so another text in one would be lost."""
     browser.put("/v1/schedules/nightly", json={"run": {"crawler": "plain"}, "every_s": 3600})
     browser.post("/v1/schedules/nightly/trigger", json={})
     browser.post("/v1/runs", json={"crawler": "plain"})

@@ -1,5 +1,5 @@
-"""The forms that start managers and graphs: typed fields, a sentence beside each wrong one, one
-start a form.
+"""The forms that start managers and graphs: typed fields, a message next to each wrong one, one
+start per form.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def test_the_built_in_manager_begins_with_its_jobs(harness: Harness, browser: Te
 def test_jobs_are_rows_with_the_fields_of_their_crawler(
     harness: Harness, browser: TestClient
 ) -> None:
-    """As without JavaScript: each button sends the form, which comes back with its rows."""
+    """As without JavaScript: each button submits the form, which comes back with its rows."""
     form = filled(browser.get(f"/start/manager?plan={BUILT_IN}"))
 
     def pressed(button: str, **given: str) -> dict[str, str]:

@@ -83,7 +83,7 @@ def test_the_truth_began_before_its_record_and_ends_with_the_last_poll() -> None
 
 
 def test_nothing_leaves_the_picture_whatever_the_clocks_said() -> None:
-    """A cluster's clock is an hour behind, then a day ahead; everything happened at once; there are
+    """A cluster's clock is an hour slow, then a day fast; everything happens at once; there are
     many tasks.
     """
     mixed = [

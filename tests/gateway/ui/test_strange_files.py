@@ -1,5 +1,5 @@
-"""Files of crawlers in a browser: a stranger's bytes are text or a proved picture, and never a
-page.
+"""Files of crawlers in a browser: foreign bytes are shown as text or a verified picture, and never
+as a page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def left(harness: Harness, tmp_path: Path) -> Iterator[tuple[TestClient, str, Pa
 
 
 def shown(browser: TestClient, address: str, **params: str) -> str:
-    """The page, in which nothing of a stranger became a tag, an attribute or an escape sequence."""
+    """Return the page, in which foreign text became no tag, attribute or escape sequence."""
     answer = browser.get(address, params=params)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/html")

@@ -1,4 +1,4 @@
-"""The page of one run: the same head on each tab, the error in place, and a comparison."""
+"""The page of one run: the same head on each tab, errors next to their form, and a comparison."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Schedules, webhooks, managers, graphs and audits: what is pressed about them is carried out, and
-once.
-"""
+"""Schedules, webhooks, managers, graphs and audits: their buttons work, and have their effect once."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def press(browser: TestClient, path: str, do: str, **more: Any) -> Any:
 
 
 def words(answer: Any) -> str:
-    """The page's note and main part as text."""
+    """Return the page's results and main part as text."""
     assert answer.status_code == 200, answer.text
     main = answer.text.partition("</header>")[2].partition("<footer")[0]
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", main).split()))
@@ -167,7 +165,9 @@ def test_a_manager_is_paused_capped_and_stopped(harness: Harness, browser: TestC
 
 
 def told(answer: Any) -> list[tuple[str, str, str]]:
-    """What became of each chosen thing: its name, whether it was carried out, and the words."""
+    """Return the result for each selected subject: its name, whether it was carried out, and the
+    message.
+    """
     found = [(name, "yes" if done else "no", text) for name, done, text in results(answer)]
     return sorted(found, key=lambda one: int("".join(re.findall(r"\d", one[0])) or 0))
 
@@ -303,7 +303,7 @@ def test_corrections_are_those_of_the_week_unless_asked(browser: TestClient) -> 
 def test_a_form_that_is_sent_again_with_other_values_asks_for_another_action(
     harness: Harness, browser: TestClient
 ) -> None:
-    """A person goes back to a page, which keeps its key, and asks for something else."""
+    """A person goes back to a page, which keeps its key, and requests something else."""
     browser.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
     key = uuid.uuid4().hex
 

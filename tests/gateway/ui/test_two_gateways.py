@@ -1,6 +1,4 @@
-"""Two gateways behind one address: what is pressed may reach both, and is done once all the
-same.
-"""
+"""Two gateways behind one address: a form may reach both, and still has its effect once."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ Send = Callable[..., list[Any]]
 
 @pytest.fixture
 def both(harness: Harness) -> Iterator[list[TestClient]]:
-    """Browsers at two gateways, which share nothing but database and Temporal."""
+    """Browsers at two gateways, which share only database and Temporal."""
     with ExitStack() as stack:
         yield [as_browser(stack.enter_context(harness.client(harness.new_app()))) for _ in range(2)]
 
@@ -47,7 +45,7 @@ def send(harness: Harness, both: list[TestClient]) -> Send:
 
 
 def hidden(page: Any) -> dict[str, str]:
-    """What the first form of a page that presses something sends unseen, but its key."""
+    """Return the hidden fields of the first form of a page that does something, except its key."""
     form = page.text.partition("<main")[2].partition('method="post"')[2].partition("</form>")[0]
     found = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form))
     return {name: html.unescape(value) for name, value in found.items() if name != "key"}
@@ -122,9 +120,8 @@ def test_a_manager_and_a_graph_take_each_command_once(
 
 
 def test_a_login_is_known_to_both_and_ends_with_its_token(harness: Harness, keys: Keys) -> None:
-    """A logout takes the cookie from its browser.
-
-    A copy of it counts at the other gateway until the token is gone.
+    """A logout removes the cookie from its browser. A copy of it stays valid at the other gateway
+    until the token is gone.
     """
     with ExitStack() as stack:
         made = [harness.new_app(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(2)]

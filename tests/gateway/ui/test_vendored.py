@@ -1,6 +1,4 @@
-"""The files of other projects in the package: they are what ``VENDORED.md`` says, and nobody has
-changed them.
-"""
+"""Other projects' files in the package: they are what ``VENDORED.md`` says, and unchanged."""
 
 from __future__ import annotations
 
