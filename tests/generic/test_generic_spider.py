@@ -1,6 +1,4 @@
-"""The crawler ``site``, run by our runner as the local cluster and pods do, against real
-servers.
-"""
+"""The crawler ``site``, run by our runner as the local cluster and pods do, with real servers."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ class Crawl:
         )
 
     def run(self, **options: Any) -> dict[str, Any]:
-        """Crawl to the end; the summary."""
+        """Crawl to the end. Return the summary."""
         return self.finish(self.start(**options))
 
     def finish(self, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -110,7 +108,7 @@ def crawl(tmp_path: Path) -> Crawl:
 
 @pytest.fixture
 def folder_site(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """A folder that is served: its address, and the pages that can be reached."""
+    """A folder that is served. Gives its address, and the pages that can be reached."""
     pages = tmp_path / "pages"
     pages.mkdir()
     titles = write_pages(pages)
@@ -174,7 +172,7 @@ def test_traps_end(crawl: Crawl) -> None:
 
 @pytest.mark.processes
 def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
-    """Without the endless traps, whose pages would race with it for the last places."""
+    """Without the endless traps, whose pages would compete for the last places."""
     with nasty_server() as (site, _):
         summary = crawl.run(
             start=f"{site}/", deny="calendar|chain[?]", settings={"DOWNLOAD_MAXSIZE": "100000"}
@@ -205,7 +203,7 @@ def test_everything_that_leads_into_a_loop_of_redirects_is_on_record(crawl: Craw
     st.randoms(use_true_random=False),
 )
 def test_loops_of_redirects_are_found_in_any_order(targets: dict[int, int], order: Random) -> None:
-    """By walking each redirect to its end, afterwards."""
+    """Checked afterwards, by following each redirect to its end."""
     state: dict[str, Any] = {}
     caught: list[str] = []
     came = list(targets.items())
@@ -227,7 +225,7 @@ def test_loops_of_redirects_are_found_in_any_order(targets: dict[int, int], orde
 @pytest.mark.processes
 @pytest.mark.parametrize("what", ["tags", pytest.param("attributes", marks=pytest.mark.slow)])
 def test_a_page_that_is_too_much_for_a_parser_is_skipped(crawl: Crawl, what: str) -> None:
-    """The crawler has 256 MiB at most: parsed, either takes more, or minutes."""
+    """The crawler has at most 256 MiB; parsing the page takes more, or minutes."""
     with nasty_server() as (site, _):
         settings = {
             "MEMUSAGE_ENABLED": "1",
@@ -392,7 +390,7 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
 def test_without_its_start_a_crawl_has_failed(
     crawl: Crawl, start: str, more: dict[str, str]
 ) -> None:
-    """Also where its redirects lead to nothing, whatever the limits."""
+    """This includes redirects that lead nowhere, whatever the limits."""
     with nasty_server() as (site, _):
         summary = crawl.run(start=start.format(site=site), **more)
     assert (summary["exit"], summary["finish_reason"]) == (1, "start_error")

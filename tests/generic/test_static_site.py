@@ -1,4 +1,4 @@
-"""The static server of ``crawlctl dev --site``, as a real process, asked with raw paths."""
+"""The static server of ``crawlctl dev --site``, as a real process, with raw paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Get = Callable[..., Answer]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with pages, and beside it something that must not be served."""
+    """A folder with pages, and next to it a file that must not be served."""
     tmp_path = tmp_path_factory.mktemp("site")
     (tmp_path / "secret.html").write_text("<title>secret")
     root = tmp_path / "pages"
@@ -45,8 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def changed(folder: Path) -> Iterator[Path]:
-    """The folder, which a test may change; its start page is put back, and a page for what is not
-    there is removed.
+    """The folder, which a test may change; its start page is restored, and a page for missing
+    addresses removed.
     """
     yield folder
     (folder / "index.html").write_text("<title>Home</title>")

@@ -1,4 +1,4 @@
-"""A platform in memory for every test of graphs that asks for one."""
+"""An in-memory platform for every test of graphs that needs one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes below ``/v1/graphs`` that ``graphs.client`` calls, over a graph in memory."""
+"""The routes below ``/v1/graphs`` that ``graphs.client`` calls, with a graph in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answer = dict[str, Any] | list[Any] | None
 
 
 class FakeGateway:
-    """Answers calls. ``first`` may answer instead: a status with a body, and headers."""
+    """Answers calls. ``first`` may replace the first answer by a status with a body and headers."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory, self.drafts = memory, dict[str, dict[str, Any]]()
@@ -110,7 +110,7 @@ _CODES = {DuplicateRequest: "idempotency_mismatch", NotInThisState: "not_in_this
 
 @contextmanager
 def serving(gateway: FakeGateway) -> Iterator[str]:
-    """Its address while it serves."""
+    """Serve, and return the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_any(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs the examples of documents with only their imports changed."""
+"""Runs the examples of documents, with only their imports changed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for _name in ("Extract Transform Prepare Send Setup Cleanup Process Finish Fetch
 
 
 def changed(source: str) -> str:
-    """The source with its imports changed."""
+    """Return the source with its imports changed."""
     for theirs, ours in IMPORTS.items():
         source = re.sub(
             rf"^( *from ){re.escape(theirs)}( import )", rf"\1{ours}\2", source, flags=re.MULTILINE
@@ -57,7 +57,7 @@ def changed(source: str) -> str:
 
 
 def play(source: str, name: str = "example", before: str = OTHERS) -> Any:
-    """The module that the source makes; what it awaits at its top level is awaited."""
+    """Return the module that the source makes; whatever it awaits at its top level is awaited."""
     module = ModuleType(name)
     sys.modules[name] = module
     exec(compile(before, f"{name}.py", "exec"), module.__dict__)

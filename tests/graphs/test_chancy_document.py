@@ -311,8 +311,8 @@ def test_c04_container(memory: Memory) -> None:
 
 
 def test_c07_a_live_workflow_grows(memory: Memory) -> None:
-    """Pushed again, what is there is left as it is: no step runs twice, from a stale object
-    neither.
+    """Pushed again, it leaves existing steps unchanged: no step runs twice, not even from a stale
+    object.
     """
     workflow = diamond()
     WorkflowPlugin.push(chancy, workflow)
@@ -345,7 +345,9 @@ def test_c09_jobs_keep_their_options(memory: Memory) -> None:
 
 
 def test_c10_the_first_failure(memory: Memory) -> None:
-    """Its own tries come first. Then nothing more starts, and what had not begun has no state."""
+    """Its own tries come first. Then nothing more starts, and steps that had not begun have no
+    state.
+    """
     workflow = (
         Workflow("w")
         .add("a", failing.job.with_max_attempts(2))
@@ -364,9 +366,8 @@ def test_c10_the_first_failure(memory: Memory) -> None:
 
 
 def test_c11_what_cannot_run_is_refused(memory: Memory) -> None:
-    """By ``validate``, and by ``push`` before anything is sent.
-
-    Users catch ``ValueError``, as there.
+    """Refused by ``validate``, and by ``push`` before anything is sent. As in Chancy, users catch
+    ``ValueError``.
     """
     known = Workflow("w").add("a", step).add("b", step, ["a"])
     known.validate()
@@ -399,7 +400,7 @@ def ended_now(memory: Memory, workflow: Workflow) -> str:
 
 
 async def test_c16_pruning() -> None:
-    """Rules can be built and read; what is removed, and when, is the installation's."""
+    """Rules can be built and read; the installation decides what is removed, and when."""
     age = WorkflowPlugin.Rules.Age()
     assert age.to_sql() == "age"
     plugin = WorkflowPlugin(pruning_rule=(age > 3600) & (age < 10**10) | (age > 10**11))
@@ -430,7 +431,7 @@ def told() -> None: ...
 
 
 def test_the_other_facades_graphs_have_edges_that_lead_to_steps(memory: Memory) -> None:
-    """A sub-graph is a step behind those in it, and who waits for a graft waits for what it
+    """A sub-graph is a step after those in it, and whoever waits for a graft waits for what it
     attached.
     """
     inner = Graph().add("a", told).add_many("empty", [], "a").add("b", told, "empty")
@@ -456,7 +457,7 @@ def test_the_other_facades_graphs_have_edges_that_lead_to_steps(memory: Memory) 
 
 
 def test_what_would_wedge_is_refused(memory: Memory) -> None:
-    """There, an unknown step kills the leader's loop, and a cycle waits for ever."""
+    """In Chancy, an unknown step kills the leader's loop, and a cycle waits for ever."""
     with pytest.raises(InvalidRequest, match='step "a": deps: there is no step "nobody"'):
         WorkflowPlugin.push(chancy, Workflow("w").add("a", step, ["nobody"]))
     with pytest.raises(InvalidRequest, match='"a" waits for "b" waits for "a"'):

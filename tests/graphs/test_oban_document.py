@@ -56,7 +56,7 @@ await oban.enqueue_many(workflow)
 
 
 def test_o03_sub_workflows(memory: Memory) -> None:
-    """Setup, then the whole of extract, then the whole of notify, then finalize."""
+    """Setup, then all of extract, then all of notify, then finalize."""
     module = play("""
 from oban_pro import Workflow
 
@@ -166,7 +166,7 @@ await oban.enqueue_many(workflow)
 
 
 def test_o05_an_etl_pipeline(memory: Memory) -> None:
-    """What a function returns is recorded, and comes back as what it was: here a ``datetime``."""
+    """The result of a function is recorded, and keeps its type: here, a ``datetime``."""
     module = play(ETL)
     assert module.workflow.wait().state == "completed"
     assert module.saved == ["API-0", "API-1", "API-2"]
@@ -270,7 +270,7 @@ await oban.enqueue_many(workflow)
 
 
 def test_o07_a_graft(memory: Memory) -> None:
-    """Downstream waits for the grafter and for everything that it attached."""
+    """Dependent steps wait for the grafter and for everything that it attached."""
     module = play(GRAFT)
     status = module.workflow.wait()
     assert memory.calls == ["setup", "notify", "notify/7", "notify/8", "notify/9", "summary"]
@@ -279,7 +279,7 @@ def test_o07_a_graft(memory: Memory) -> None:
 
 
 def test_o07_a_graft_of_nothing_is_done_at_once(memory: Memory) -> None:
-    """Ambiguity 6: an empty graft, and a grafter that never grafts, hold nobody up."""
+    """Ambiguity 6: an empty graft, and a grafter that never grafts, block nothing."""
     for source in (
         GRAFT.replace("[7, 8, 9]", "[]"),
         GRAFT.replace("await oban.enqueue_many(Workflow.apply", "(Workflow.apply"),
@@ -361,7 +361,7 @@ await oban.enqueue_many(flow)
 
 
 def test_o08_introspection(memory: Memory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every question of the document, awaited within a running job."""
+    """Every query of the document, awaited within a running job."""
     module = play(
         ASKING
         + """await flow.wait()
@@ -405,9 +405,8 @@ unknown = await Workflow(id="nobody's").status()
 
 
 def test_o11_cancel_and_retry(memory: Memory) -> None:
-    """From within a job.
-
-    Final jobs count neither; one that executes is cancelled at once, and its code goes on.
+    """From within a job. Final jobs are not counted; a running one is cancelled at once, although
+    its code continues.
     """
     module = play("""
 told = {}
@@ -470,7 +469,7 @@ process_b --> finish
 
 
 def test_o14_pictures(capsys: pytest.CaptureFixture[str]) -> None:
-    """Byte for byte but for indentation, which the document has lost."""
+    """Byte for byte except for indentation, which the document has lost."""
     module = play(PICTURED)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert "\n".join(lines).strip() == MERMAID.strip()

@@ -1,4 +1,4 @@
-"""docs/graphs.md and its neighbours: their examples do what the pages say of them."""
+"""docs/graphs.md and related pages: their examples do what the pages say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handle asks, answered by the memory of tests and over HTTP: the same answers."""
+"""The queries of a handle, in memory and over HTTP: the same results."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def grafting(context: dict[str, Any]) -> Workflow:
 
 
 def test_a_handle_draws_its_graph(platform: Platform) -> None:
-    """As the workflow that was built, with what was appended and attached since."""
+    """The picture shows the workflow as it was built, with everything appended and attached since."""
     workflow = (
         built()
         .add_many("none", [])
@@ -145,7 +145,7 @@ async def test_in_async_code_the_pictures_of_a_handle_are_awaited(platform: Plat
 
 
 def test_what_nobody_knows(platform: Platform) -> None:
-    """Questions have an answer, commands are refused."""
+    """Queries have a result, commands are refused."""
     nobody = Workflow(id="nobody")
     assert (nobody.status().state, nobody.get_job("x"), nobody.all_jobs()) == ("unknown", None, [])
     assert (nobody.all_recorded(), nobody.get_context()) == ({}, None)

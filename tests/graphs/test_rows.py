@@ -17,8 +17,8 @@ ROWS = {
 
 
 def test_every_rule_has_a_test_or_a_reason() -> None:
-    """A test has its rules in its name, in the table on top of its module, or in the name of one of
-    its cases.
+    """A test names its rules in its own name, in the table at the top of its module, or in the name
+    of a case.
     """
     modules = [
         file.read_text()

@@ -29,7 +29,7 @@ from crawler_lifecycle.graphs.testing import Memory, in_memory
 
 @worker()
 class Step:
-    """Does what its arguments say."""
+    """A step that does what its arguments say."""
 
     def process(self, job: Job) -> Any:
         if job.args.get("fails", 0) >= job.attempt:
@@ -78,7 +78,7 @@ def test_o17_what_a_worker_returns(memory: Memory) -> None:
 
 
 def test_o17_tries_and_errors(memory: Memory) -> None:
-    """A snooze is no try; each failure is kept; the pause doubles."""
+    """A snooze is not a try; each failure is kept; the pause doubles."""
     workflow = oban.Workflow().add("a", Step.new({"fails": 3})).start()
     began = memory.now
     status = workflow.wait()
@@ -176,7 +176,7 @@ def given_item(item: Any, context: dict[str, Any]) -> None: ...
 
 
 def test_ambiguity_6_what_is_empty_within_a_dependency_is_there(memory: Memory) -> None:
-    """As a worker gives it, whether nothing was added, or nothing of it was recorded."""
+    """The result is as a worker provides it, whether nothing was added or nothing was recorded."""
     inner = Workflow().add_many("none", []).add_many("bare", [Step.new({})]).add("one", told)
     workflow = Workflow().add_workflow("inner", inner).add_cascade("given", given, "inner").start()
     workflow.wait()
@@ -194,7 +194,7 @@ def test_ambiguities_7_and_8_totals_count_what_is_within_and_names_are_of_a_leve
 
 
 def test_ambiguity_9_context_flows_down(memory: Memory) -> None:
-    """Into sub-graphs and grafts, and a child's value wins."""
+    """Into sub-graphs and grafts, where a child's value takes precedence."""
     sub = Workflow().add_context({"b": "child"}).add_cascade("see", given)
     workflow = Workflow().add_context({"a": 1, "b": "parent"}).add_workflow("sub", sub)
     workflow.add_graft("graft", grafting).add_cascade("end", given, ["sub", "graft"]).start()
@@ -214,7 +214,7 @@ def failing_graft(context: dict[str, Any]) -> Workflow:
 
 
 def test_o07_who_depends_on_a_graft_waits_for_all_of_it(memory: Memory) -> None:
-    """A graft within a graft too; what fails in it cancels them."""
+    """This includes a graft within a graft; a failure in it cancels the dependents."""
     workflow = Workflow().add_graft("g", failing_graft).add("after", Step.new({}), "g").start()
     assert states_after(workflow) == {
         "g": "completed",
@@ -238,7 +238,7 @@ class Twice:
 
 @worker()
 class Foreign:
-    """Grafts below a step that is not it."""
+    """Grafts below another step."""
 
     def process(self, job: Job) -> None:
         other = Workflow.for_job(job).get_job("other")
@@ -247,7 +247,7 @@ class Foreign:
 
 @worker()
 class Own:
-    """Grafts the graph that it is in."""
+    """Grafts the graph that contains it."""
 
     def process(self, job: Job) -> None:
         Workflow.apply_graft(job, Workflow.for_job(job))
@@ -287,7 +287,7 @@ def test_grafts_that_make_no_sense(job: Any, graft: bool, said: str, memory: Mem
 
 
 def test_crawls_and_managers_are_steps() -> None:
-    """What depends on one gets how it ended; a failed crawl is discarded with its outcome."""
+    """A dependent step gets the outcome; a failed crawl is discarded with its outcome."""
     workflow = (
         Workflow()
         .add("shops", crawl("shops"))

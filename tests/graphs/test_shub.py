@@ -1,5 +1,5 @@
-"""shub-workflow's graphs: rows S-70 … S-87 of the rules. docs/graphs.md has a reason for
-what has no test.
+"""shub-workflow's graphs: rows S-70 … S-87 of the rules. docs/graphs.md gives a reason for each
+rule without a test.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from crawler_lifecycle.graphs.testing import in_memory
 
 
 class Shop(GraphManager):
-    """a, then b and c, then d, which waits for c as well, whatever became of it."""
+    """a, then b and c, then d, which also waits for c, whatever its outcome."""
 
     name = "shop"
 

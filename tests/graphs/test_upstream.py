@@ -1,7 +1,5 @@
 """Each façade has the public names of the package that it follows, or a page says what to use
-instead.
-
-The names are those of the packages on PyPI: ``python -m tools.upstream`` renews the list.
+instead. The names are those of the packages on PyPI: ``python -m tools.upstream`` renews the list.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ OPTIONS = {
 
 
 def left_out(facade: str) -> tuple[list[str], str]:
-    """The patterns in the table of the page, and what stands above it."""
+    """Return the patterns in the table of the page, and the text above it."""
     page = "managers.md" if facade == "managers" else "graphs.md"
     [table] = re.findall(
         r"^#+ Names left out\n(.*?)^#", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE
@@ -53,7 +51,7 @@ def left_out(facade: str) -> tuple[list[str], str]:
 
 
 def there(module: ModuleType, name: str) -> bool:
-    """Whether this name, or a parameter of it, is in a façade."""
+    """Return whether this name, or one of its parameters, is in a façade."""
     named, _, parameter = name.rstrip(")").partition("(")
     found: Any = module
     for part in named.split("."):
@@ -91,7 +89,7 @@ def test_each_facade_names_the_version_that_it_follows(facade: str) -> None:
 
 
 def test_names_are_read_from_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without importing it, whatever Python it is for."""
+    """The wheel is not imported, so it may be for any Python."""
     init = "from .a import A, f\nfrom pkg.b import E\n__all__ = ('A', 'f', 'E')\n"
     a = """
 type X[T] = int

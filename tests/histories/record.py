@@ -85,7 +85,7 @@ Handle = WorkflowHandle[Any, RunResult]
 
 
 async def completed(testbed: WorkflowHarness) -> Handle:
-    """A single-process run on the ladder, to its end, with an archive."""
+    """A single-process run on the polling schedule, to its end, with an archive."""
     testbed.cluster.behaviour = Behaviour(executes=900)
     testbed.cluster.folders[1, 0] = testbed.folder
     return await _to_its_end(
@@ -104,8 +104,8 @@ async def waves(testbed: WorkflowHarness) -> Handle:
 
 
 async def put_off(testbed: WorkflowHarness) -> Handle:
-    """The main task finds no room at first, another one executes meanwhile, and the third waits for
-    a service away.
+    """The main task is deferred at first, another one executes meanwhile, and the third waits while
+    the service is down.
     """
     answers = iter(["deferred"])
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
@@ -133,7 +133,7 @@ async def stopped(testbed: WorkflowHarness) -> Handle:
 
 
 async def force_stopped(testbed: WorkflowHarness) -> Handle:
-    """A plain stop that is ignored, a second one without a payload by force."""
+    """A plain stop that is ignored, then a forced one without a payload."""
     testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     handle = await testbed.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
     await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
@@ -145,7 +145,7 @@ async def force_stopped(testbed: WorkflowHarness) -> Handle:
 
 async def resumed(testbed: WorkflowHarness) -> Handle:
     """The second attempt of a terminated run: one end found late, one task adopted, one queued
-    anew.
+    again.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if attempt == 1 else 30
@@ -162,12 +162,12 @@ async def resumed(testbed: WorkflowHarness) -> Handle:
 
 
 async def refused(testbed: WorkflowHarness) -> Handle:
-    """A crawler that nobody knows."""
+    """An unknown crawler."""
     return await _to_its_end(testbed, {"crawler": "nobody"})
 
 
 async def corrected(testbed: WorkflowHarness) -> Handle:
-    """Killed behind our back and corrected."""
+    """Killed from outside and corrected."""
     testbed.cluster.behaviour = Behaviour(executes=None)
     handle = await testbed.start({"crawler": "books"})
     await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
@@ -189,13 +189,13 @@ async def retried(testbed: WorkflowHarness) -> Handle:
 
 
 async def continued(testbed: WorkflowHarness) -> Handle:
-    """Several executions of one run; the histories of all of them are kept."""
+    """Several executions of one run, all of whose histories are kept."""
     testbed.cluster.behaviour = Behaviour(executes=2 * 3600)
     return await _to_its_end(testbed, {"crawler": "books", "tasks": [{}] * 2})
 
 
 async def grown(testbed: WorkflowHarness) -> Handle:
-    """Two tasks added to a run that executes, and a third that is refused."""
+    """Two tasks added to an executing run, and a third that is refused."""
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if index == 0 else 20
     )
@@ -212,7 +212,7 @@ async def grown(testbed: WorkflowHarness) -> Handle:
 
 
 async def pushed(testbed: WorkflowHarness) -> Handle:
-    """A front end that wants to hear of every change, and takes none."""
+    """A notifier that wants every change, and accepts none."""
     testbed.outside.sends = True
     testbed.outside.fail["push"] = NotDelivered("refused")
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + 40 * index)
@@ -220,7 +220,7 @@ async def pushed(testbed: WorkflowHarness) -> Handle:
 
 
 async def exported(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """The deliveries of an ended run, made again."""
+    """The deliveries of an ended run, repeated."""
     testbed.cluster.folders[1, 0] = testbed.folder
     await _to_its_end(testbed, {"crawler": "books"})
     row = testbed.store.runs.get_run(1)
@@ -236,7 +236,7 @@ async def exported(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 async def deleted(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """The deletion of what a run brought, whose archive cannot be removed at once."""
+    """The deletion of a run's results, whose archive cannot be removed at once."""
     testbed.cluster.folders[1, 0] = testbed.folder
     await _to_its_end(testbed, {"crawler": "books"})
     await testbed.until(lambda: testbed.outside.stored)
@@ -256,12 +256,12 @@ async def deleted(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 async def deleted_files_first(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """The same since files do not wait for histories."""
+    """The same since the removal of files no longer waits for histories."""
     return await deleted(testbed)
 
 
 async def delivered(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """The end of a manager, delivered."""
+    """The delivery of a manager's end."""
     m = manager_testbed(testbed, source=[])
     async with m.user_code():
         await (await m.start()).result()
@@ -278,9 +278,7 @@ async def delivered(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 class HeldPolls:
-    """Polls the cluster that wait until they may go on: all, or only those that one activity
-    takes.
-    """
+    """Polls that wait until they are released: all, or only those of one activity."""
 
     def __init__(self, testbed: WorkflowHarness, only: str | None = None) -> None:
         self._testbed, self._poll, self._only = testbed, testbed.cluster.poll, only
@@ -294,18 +292,18 @@ class HeldPolls:
         return self._poll(run_id, tasks)
 
     def let_go(self) -> None:
-        """Let polls go on as they come."""
+        """Let all polls pass."""
         self._gate.set()
 
     async def wake_in_one(self, handle: Handle) -> None:
-        """Hold the next poll, wake the run in the middle of it, and let all go on."""
+        """Hold the next poll, wake the run during it, and release all."""
         self._gate.clear()
         self._entered.clear()
         await self.inside()
         await self.wake(handle)
 
     async def wake(self, handle: Handle) -> None:
-        """Wake the run in the middle of a poll that is held, and let all go on."""
+        """Wake the run during a poll that is held, and release all."""
         await handle.signal("poll_now")
         await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
         self.let_go()
@@ -316,9 +314,7 @@ class HeldPolls:
 
 
 async def woken(testbed: WorkflowHarness) -> Handle:
-    """Woken in the middle of polls: while the start is awaited, while it executes, and under a
-    stop.
-    """
+    """Woken during polls: before the start, while executing, and during a stop."""
     testbed.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
     polls = HeldPolls(testbed)
     handle = await testbed.start({"crawler": "books"})
@@ -332,7 +328,7 @@ async def woken(testbed: WorkflowHarness) -> Handle:
 
 
 async def woken_in_a_wave(testbed: WorkflowHarness) -> Handle:
-    """Woken in the middle of a poll which finds that the next task of three may be deployed."""
+    """Woken during a poll which finds that the next of three tasks may be deployed."""
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=50 if index < 2 else None
     )
@@ -347,9 +343,8 @@ async def woken_in_a_wave(testbed: WorkflowHarness) -> Handle:
 
 
 async def counted(testbed: WorkflowHarness) -> Handle:
-    """An end that another process records at once: the workflow counts.
-
-    Before that a poll of its own finds one.
+    """An end that another process records at once: the workflow counts it. Before that, its own
+    poll finds one.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=50 if index == 0 else None
@@ -369,7 +364,7 @@ async def counted(testbed: WorkflowHarness) -> Handle:
 
 
 async def never_started(testbed: WorkflowHarness) -> Handle:
-    """The main task waits for longer than ``start_timeout_s``."""
+    """The main task waits longer than ``start_timeout_s``."""
     testbed.cluster.behaviour = Behaviour(waits=10_000)
     handle = await testbed.start({"crawler": "books", "limits": {"start_timeout_s": 120}})
     return await _ended(handle, "start_timeout")
@@ -384,14 +379,14 @@ async def timed_out(testbed: WorkflowHarness) -> Handle:
 
 
 async def stalled(testbed: WorkflowHarness) -> Handle:
-    """Executing without counting anything."""
+    """Executing without any progress in its counters."""
     testbed.cluster.behaviour = Behaviour(executes=None, counts_for=120)
     handle = await testbed.start({"crawler": "books", "limits": {"stall_timeout_s": 600}})
     return await _ended(handle, "cancelled (stalled)")
 
 
 async def escalated(testbed: WorkflowHarness) -> Handle:
-    """A plain stop that is ignored until its time for force has come."""
+    """A plain stop that is ignored until it becomes a forced one."""
     testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     handle = await testbed.start({"crawler": "books", "limits": {"force_stop_after_s": 10}})
     await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
@@ -409,13 +404,13 @@ async def cancelled(testbed: WorkflowHarness) -> Handle:
 
 
 async def stopped_at_once(testbed: WorkflowHarness) -> Handle:
-    """A stop that is there before the first step."""
+    """A stop that arrives before the first step."""
     handle = await testbed.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop")
     return await _ended(handle, "cancelled")
 
 
 async def stopped_deploying(testbed: WorkflowHarness) -> Handle:
-    """A stop while the scheduler service is away."""
+    """A stop while the scheduler service is down."""
     testbed.cluster.fail_with(SchedulerUnavailable("not now"), "deploy")
     handle = await testbed.start({"crawler": "books", "poll_minutes": [600]})
     await testbed.until(lambda: testbed.scheduler.calls)
@@ -457,9 +452,8 @@ async def stopped_pushing(testbed: WorkflowHarness) -> Handle:
 
 
 async def updated_for_long(testbed: WorkflowHarness) -> Handle:
-    """An update that hangs until the history is long, and a stop meanwhile.
-
-    By a server that likes short histories.
+    """An update that hangs until the history is long, with a stop meanwhile, on a server that
+    suggests short histories.
     """
     testbed.cluster.behaviour = Behaviour(executes=None)
     begun, over = threading.Event(), threading.Event()
@@ -490,7 +484,7 @@ async def updated_for_long(testbed: WorkflowHarness) -> Handle:
 
 
 async def looked_at_once(testbed: WorkflowHarness) -> Handle:
-    """Asked to poll once: while it waits for the start, and between two polls."""
+    """A requested poll: while waiting for the start, and between two polls."""
     testbed.cluster.behaviour = Behaviour(waits=30, executes=None)
     handle = await testbed.start({"crawler": "books"})
     await testbed.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
@@ -502,13 +496,13 @@ async def looked_at_once(testbed: WorkflowHarness) -> Handle:
 
 
 async def many(testbed: WorkflowHarness) -> Handle:
-    """More tasks than one deployment call takes."""
+    """More tasks than fit into one deployment call."""
     testbed.cluster.behaviour = Behaviour(executes=200)
     return await _to_its_end(testbed, {"crawler": "books", "tasks": [{}] * 130})
 
 
 async def confused(testbed: WorkflowHarness) -> Handle:
-    """Signals that nobody knows, with payloads that cannot be read; they become notes."""
+    """Unknown signals with unreadable payloads, which become notes."""
     testbed.cluster.behaviour = Behaviour(executes=100)
     handle = await testbed.start({"crawler": "books"})
     await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
@@ -518,7 +512,7 @@ async def confused(testbed: WorkflowHarness) -> Handle:
 
 
 async def rejected(testbed: WorkflowHarness) -> Handle:
-    """A request that cannot be read: the workflow fails at once."""
+    """An unreadable request: the workflow fails at once."""
     return await _failed(await testbed.start({"crawler": "books", "colour": "red"}))
 
 
@@ -528,7 +522,7 @@ async def refused_cron(testbed: WorkflowHarness) -> Handle:
 
 
 async def not_ours(testbed: WorkflowHarness) -> Handle:
-    """A run that another workflow owns: the workflow fails, the run does not notice."""
+    """A run that another workflow owns: the workflow fails, and the run is not affected."""
     testbed.cluster.behaviour = Behaviour(executes=None)
     owner = await testbed.start({"crawler": "books"})
     await testbed.snapshot_where(owner, lambda s: s.polls >= 1)
@@ -542,7 +536,7 @@ async def rerun(testbed: WorkflowHarness) -> Handle:
 
 
 async def nothing_to_prove(testbed: WorkflowHarness) -> Handle:
-    """A stop of a run of which nothing was ever deployed: it ends without asking the cluster."""
+    """A stop of a run for which nothing was ever deployed: it ends without asking the cluster."""
     return await _ended(
         await testbed.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop"),
         "cancelled",
@@ -550,8 +544,8 @@ async def nothing_to_prove(testbed: WorkflowHarness) -> Handle:
 
 
 async def stopped_before_verdict(testbed: WorkflowHarness) -> Handle:
-    """Two stops while the verdict of a crawl that had finished could not be written: both are on
-    record before it.
+    """Two stops while the verdict of a finished crawl could not be written: both are recorded
+    before it.
     """
     judge = testbed.store.completion.end_run
 
@@ -569,7 +563,7 @@ async def stopped_before_verdict(testbed: WorkflowHarness) -> Handle:
 
 
 async def stop_taken_over(testbed: WorkflowHarness) -> Handle:
-    """A run whose workflow was terminated in the middle of a stop: the next one carries it out."""
+    """A run whose workflow was terminated during a stop: the next workflow carries it out."""
     testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     first = await testbed.start({"crawler": "books", "tasks": [{}] * 2})
     await testbed.snapshot_where(first, lambda s: s.polls >= 1)
@@ -584,8 +578,8 @@ async def stop_taken_over(testbed: WorkflowHarness) -> Handle:
 
 
 async def repaired(testbed: WorkflowHarness) -> Handle:
-    """In place of a workflow that was lost: one task failed, one ended unseen, one executes, one
-    waits its turn.
+    """The replacement of a lost workflow: one task failed, one ended unseen, one is executing, one
+    is queued.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(end=End(exit_code=1, reason="Error"))
@@ -614,7 +608,7 @@ async def repaired(testbed: WorkflowHarness) -> Handle:
 
 
 async def audited(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """One audit that finds what nobody owns, beside a sound run and one that has ended."""
+    """An audit that finds tasks without an owner, next to a sound run and one that has ended."""
     testbed.cluster.behaviour = Behaviour(executes=20)
     await _to_its_end(testbed, {"crawler": "books"})
     testbed.cluster.behaviour = Behaviour(executes=None)
@@ -632,7 +626,7 @@ async def audited(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 async def audited_long(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """An audit of so many pages that it continues as new."""
+    """An audit with so many pages that it continues as new."""
     for n in range(30):
         testbed.store.initiation.reserve_run(RunRequest(crawler="books"), f"r{n}")
     audit.PAGE, page = 1, audit.PAGE
@@ -657,8 +651,8 @@ async def _audit(testbed: WorkflowHarness) -> AuditReport:
 
 
 async def managed(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """A manager to the end of its source: a job from outside, one that no crawler takes, a worker
-    of its class late.
+    """A manager to the end of its source, with a job from outside, one with invalid arguments, and
+    a late worker for its class.
     """
     testbed.cluster.behaviour = Behaviour(executes=0)
     m = manager_testbed(testbed, source=[quick(1), Job("nobody")], stays=True)
@@ -677,7 +671,7 @@ async def managed(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 async def managed_until_stopped(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """A manager that is stopped while its runs execute, by force in the end."""
+    """A manager that is stopped while its runs execute, finally by force."""
     testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     m = manager_testbed(testbed, source=[quick(n) for n in range(5)], window=2)
     async with m.user_code():
@@ -736,7 +730,7 @@ async def graphed(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 async def graphed_apart(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """One call of functions in a workflow of its own."""
+    """One call of functions in its own workflow."""
     g = graph_testbed(testbed)
     async with g.working():
         handle = await g.start([step("long", timeout_s=600)])
@@ -749,7 +743,7 @@ async def graphed_apart(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 async def graphed_until_stopped(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """A graph that is stopped while functions and a crawl execute, by force in the end."""
+    """A graph that is stopped while functions and a crawl execute, finally by force."""
     testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     g = graph_testbed(testbed)
     g.functions.held = {path: threading.Event() for path in ("s2", "long")}
@@ -821,7 +815,7 @@ async def due(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
 
 
 async def inspected(testbed: WorkflowHarness) -> Handle:
-    """The spiders of a package that is being deployed are found."""
+    """The spiders of a package that is being deployed are listed."""
     digest = put_package(testbed.parts.code, "books")
     async with AsyncExitStack() as stack:
         await start_workers(stack, testbed, roles=[USER_CODE])
@@ -838,7 +832,7 @@ async def inspected(testbed: WorkflowHarness) -> Handle:
 
 
 async def hooked(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """A webhook that fails, is told, is paused, goes on and is deleted."""
+    """A webhook that fails, is reported, paused, resumed and deleted."""
     receiver, hooks = Receiver(), testbed.store.webhooks
     receiver.answer = Answer(500, b"not yet")
     workflows, id = Workflows(testbed.client), webhook_workflow_id("shop")
@@ -915,7 +909,7 @@ async def _ended(handle: Handle, outcome: str) -> Handle:
 
 
 def scrubbed(history: WorkflowHistory) -> History:
-    """The history as JSON, without the names of the machine and of the processes that made it."""
+    """Return the history as JSON, without the names of the machine and processes that made it."""
     document: History = history.to_json_dict()
 
     def clean(value: Any) -> Any:
@@ -933,32 +927,32 @@ def scrubbed(history: WorkflowHistory) -> History:
 
 
 def fingerprint(file: Path) -> str:
-    """What ``sha256sum`` says of a recording."""
+    """Return the SHA-256 of a recording, as ``sha256sum`` prints it."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def promised() -> dict[str, str]:
-    """The recordings that were made, by name: their fingerprints."""
+    """Return the fingerprints of existing recordings, by name."""
     lines = SUMS.read_text().splitlines() if SUMS.exists() else []
     return {name: digest for digest, name in (line.split("  ") for line in lines)}
 
 
 def promise(files: Iterable[Path]) -> None:
-    """Write down the fingerprints of these recordings beside those of the others that are there."""
+    """Write the fingerprints of these recordings, next to those of the others."""
     known = {name: digest for name, digest in promised().items() if (FOLDER / name).exists()}
     known |= {file.name: fingerprint(file) for file in files}
     SUMS.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(known.items())))
 
 
 def recordings(name: str) -> list[Path]:
-    """The files of a scenario; one for each execution of a chain."""
+    """Return the files of a scenario, one for each execution of a chain."""
     return [
         f for f in sorted(FOLDER.glob(f"{name}*.json")) if re.fullmatch(rf"{name}(-\d+)?", f.stem)
     ]
 
 
 def write(name: str, histories: list[WorkflowHistory]) -> Iterator[str]:
-    """One file for each execution of a chain; says what was written."""
+    """Write one file for each execution of a chain, and print what was written."""
     for number, history in enumerate(histories, 1):
         file = FOLDER / (f"{name}.json" if len(histories) == 1 else f"{name}-{number}.json")
         text = (
@@ -974,7 +968,7 @@ def write(name: str, histories: list[WorkflowHistory]) -> Iterator[str]:
 
 
 async def main(wanted: list[str]) -> int:
-    """Record the named scenarios, or those without a recording; the exit code."""
+    """Record the named scenarios, or those without a recording. Return the exit code."""
     known = {scenario.__name__: scenario for scenario in SCENARIOS}
     for name in wanted:
         if name not in known:

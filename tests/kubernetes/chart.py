@@ -1,5 +1,5 @@
-"""The chart of ``deploy/helm``, as helm renders it, and the overlay that says the same as its
-production values.
+"""The chart of ``deploy/helm``, as Helm renders it, and the overlay that is equal to its production
+values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ADDED = re.compile(r"^(helm\.sh|checksum|kustomize\.toolkit\.fluxcd\.io)/")
 
 
 def values(name: str) -> Path:
-    """The file of one of the kinds of installations."""
+    """Return the values file of one kind of installation."""
     return CHART / "ci" / f"{name}-values.yaml"
 
 
@@ -44,7 +44,7 @@ def kinds_of_installations() -> list[str]:
 
 
 def helm(*words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """One call of helm; with no cluster, unless one is given."""
+    """Call Helm, without a cluster unless one is given."""
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "HELM"))
     }
@@ -55,20 +55,22 @@ def helm(*words: str, kubeconfig: Path | None = None) -> subprocess.CompletedPro
 
 @functools.cache
 def template(*words: str, namespace: str = SERVICES) -> subprocess.CompletedProcess[str]:
-    """What helm makes of the chart, which nobody changes: asked once for the same words."""
+    """Return what Helm renders from the chart; each command is executed once, because nobody
+    changes the chart.
+    """
     return helm("template", "fleet", str(CHART), "--namespace", namespace, *words)
 
 
 def rendered(name: str, *words: str, namespace: str = SERVICES) -> list[Document]:
-    """The objects of one kind of installation."""
+    """Return the objects of one kind of installation."""
     done = template("--values", str(values(name)), *words, namespace=namespace)
     assert done.returncode == 0, done.stderr
     return parsed(done.stdout)
 
 
 def filled_in(folder: Path) -> Path:
-    """A copy of ``deploy/`` with the values of ci/production-values.yaml in the place of what
-    stands for them.
+    """Return a copy of ``deploy/`` with its placeholders replaced by the values of
+    ci/production-values.yaml.
     """
     copy = folder / "deploy"
     shutil.copytree(DEPLOY, copy)
@@ -81,8 +83,8 @@ def filled_in(folder: Path) -> Path:
 
 
 def comparable(found: list[Document]) -> dict[tuple[str, str, str], Any]:
-    """By kind, namespace and name, without the hashes in names of ConfigMaps, and without what Helm
-    adds.
+    """Return objects by kind, namespace and name, without hashes in names of ConfigMaps and without
+    Helm's additions.
     """
     hashed = re.compile(r"^(crawler-lifecycle|crawler-catalogue)-[a-z0-9]{10}$")
     made = {}
@@ -107,7 +109,7 @@ def _plain(value: Any, hashed: re.Pattern[str]) -> Any:
 
 
 def differences(left: Any, right: Any, at: str = "") -> Iterator[str]:
-    """Every field in which the two differ."""
+    """Return every field in which the two differ."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in sorted({*left, *right}, key=str):
             yield from differences(left.get(key), right.get(key), f"{at}.{key}")

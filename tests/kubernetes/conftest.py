@@ -1,6 +1,5 @@
-"""Two clusters for all tests below: one that pretends to run pods, one that runs them.
-
-Each starts when asked for.
+"""Two clusters for all tests below: one that simulates pods, one that runs them. Each starts on
+first use.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ os.environ.update(FRUGAL)
 
 
 def _unable(reason: str) -> None:
-    """Skip what cannot run here, loudly; on the machine that judges a change nothing may be
-    missing.
+    """Skip what cannot run here, with a warning; on the machine that judges a change, nothing may
+    be missing.
     """
     if os.environ.get("CI"):
         pytest.fail(f"the test cluster cannot run, and CI allows no skip: {reason}")
@@ -33,9 +32,8 @@ def _unable(reason: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A cluster may have to start, and each thing that a test waits for has a minute or two.
-
-    What asks for a real kubelet has the marker ``kubelet``, as it may be played beside the rest.
+    """Allow time for the start of a cluster, and a minute or two for each wait of a test. Mark
+    tests that need a real kubelet with ``kubelet``, because they can run in parallel with the rest.
     """
     for item in items:
         if "real_cluster" in getattr(item, "fixturenames", ()):
@@ -46,9 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kube_binaries() -> None:
-    """The programs are there, or the test is skipped: building them takes minutes and is `make
-    kube-binaries`.
-    """
+    """Skip the test unless the programs exist: a build takes minutes, and is `make kube-binaries`."""
     try:
         binaries.available()
     except binaries.NoBinaries as error:
@@ -57,14 +53,14 @@ def kube_binaries() -> None:
 
 @pytest.fixture(scope="session")
 def kwok_cluster(kube_binaries: None) -> Iterator[Cluster]:
-    """Control plane and three kwok nodes; no containers, no root."""
+    """A control plane and three kwok nodes, without containers or root."""
     with Cluster(kwok=3) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def real_cluster(kube_binaries: None) -> Iterator[Cluster]:
-    """Control plane and one real kubelet with containerd and runc; root."""
+    """A control plane and one real kubelet with containerd and runc, as root."""
     if reason := node.unable():
         _unable(reason)
     with Cluster(nodes=1) as cluster:
@@ -73,8 +69,6 @@ def real_cluster(kube_binaries: None) -> Iterator[Cluster]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server() -> AsyncIterator[WorkflowEnvironment]:
-    """A Temporal server on which time passes as it does; each module has its own, and leaves it
-    behind as it is.
-    """
+    """A Temporal server with real time; each module has its own."""
     async with temporal_server(skipping=False) as env:
         yield env

@@ -1,5 +1,5 @@
-"""Two API servers that are asked the same: a real one, and the one that tests script faults
-into.
+"""Two API servers that get the same requests: a real one, and the one into which tests script
+faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _USER = re.compile(r'User "[^"]*"')
 
 @dataclass
 class Harness:
-    """One of the two, with a namespace that is this scenario's own."""
+    """One of the two, with its own namespace for this scenario."""
 
     api: Api
     fake: FakeApiServer | None = None
@@ -37,7 +37,7 @@ class Harness:
         return f"{group}/namespaces/{self.api.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def pod(self, job: str) -> dict[str, Any]:
-        """The pod of a Job, once it is there."""
+        """Return the pod of a Job, once it exists."""
 
         def first() -> Any:
             found = self.get(
@@ -49,7 +49,7 @@ class Harness:
         return found
 
     def running(self, job: str) -> dict[str, Any]:
-        """The pod of a Job, once it runs."""
+        """Return the pod of a Job, once it runs."""
         if self.fake is not None:
             self.fake.pod_starts(job)
 
@@ -61,14 +61,14 @@ class Harness:
         return found
 
     def gone(self, path: str) -> bool:
-        """Whether the object goes within a moment."""
+        """Return whether the object disappears within a moment."""
         return bool(
             until(lambda: self.outcome(lambda: self.api.get(path))[:2] == ("NotFound", 404))
         )
 
     def outcome(self, act: Callable[[], Any]) -> tuple[Any, ...]:
-        """What the product sees of a gesture: the answer's kind, or the error's class, status,
-        reasons and words.
+        """Return what the product sees of an operation: the kind of the response, or class, status,
+        reasons and message of the error.
         """
         try:
             answer = act()
@@ -88,7 +88,7 @@ class Harness:
         )
 
     def told(self, words: str) -> str:
-        """Words without what differs from run to run."""
+        """Return a message without what differs from run to run."""
         words = _USER.sub('User "U"', _UID.sub("UID", words)).replace(
             self.api.namespace, "NAMESPACE"
         )
@@ -96,7 +96,7 @@ class Harness:
 
 
 def until(ask: Callable[[], Any], seconds: float = 150) -> Any:
-    """What ``ask`` answers as soon as that is something."""
+    """Return the first result of ``ask`` that is not empty."""
     end = time.monotonic() + seconds
     while not (found := ask()):
         assert time.monotonic() < end, f"it did not come within {seconds:g} s"

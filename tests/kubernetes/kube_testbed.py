@@ -74,7 +74,7 @@ class KubeScheduler:
 
 @dataclass
 class KubeTestbed:
-    """One test's harness: a testbed, and a namespace of a cluster."""
+    """The harness of one test: a testbed, and a namespace of a cluster."""
 
     testbed: WorkflowHarness
     cluster: Cluster
@@ -85,7 +85,7 @@ class KubeTestbed:
     observer: KubernetesObserver | None = None
 
     def knows(self, crawler: CrawlerDefinition) -> None:
-        """From now on the catalogue has this crawler."""
+        """Add this crawler to the catalogue."""
         self.scheduler.crawlers_[crawler.name] = crawler
         self.testbed.scheduler.catalogue.crawlers[crawler.name] = crawler
 
@@ -105,16 +105,15 @@ class KubeTestbed:
         return items
 
     def api_kept(self, run_id: int | None = None) -> list[str]:
-        """Pods that our finalizer holds, of all runs or of one."""
+        """Return the pods that our finalizer holds, of all runs or of one."""
         of = [pod["metadata"] for pod in self.pods() if run_id is None or _is_of(pod, run_id)]
         held = [meta for meta in of if labels.FINALIZER in meta.get("finalizers", [])]
         return [meta["name"] for meta in held]
 
     async def until_released(self, seconds: float = PATIENCE_S, *, audited: bool = False) -> None:
-        """Wait until our finalizer holds no pod; with ``audited`` an audit polls each time, as it
-        does in a service.
-
-        An audit ends what executes again although its end is on record, as a pod of kwok may.
+        """Wait until our finalizer holds no pod; with ``audited``, an audit polls each time, as it
+        does in a service. An audit ends whatever executes again although its end is on record, such
+        as a pod of kwok.
         """
         end = time.monotonic() + seconds
         while held := await asyncio.to_thread(self.api_kept):
@@ -139,7 +138,7 @@ class KubeTestbed:
                 raise
 
     def end_pod(self, name: str, code: int, message: str = "") -> None:
-        """Let the pod end as a node would tell it; kwok does nothing to it any more."""
+        """Let the pod end as a node would report it; kwok no longer changes it."""
         [status] = [pod["status"] for pod in self.pods() if pod["metadata"]["name"] == name]
         done = {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}
         done |= {"finishedAt": utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -154,11 +153,11 @@ class KubeTestbed:
         )
 
     def make_account(self, name: str) -> None:
-        """Make a service account of the namespace."""
+        """Create a service account in the namespace."""
         self.cluster.admin.ensure(self.path("serviceaccounts"), {"metadata": {"name": name}})
 
     def recreate(self, name: str) -> str:
-        """Tear the Job and its pod away and make the Job once more by hand, as it was; its uid."""
+        """Remove the Job and its pod, and create the same Job by hand. Returns its uid."""
         admin, path = self.cluster.admin, self.path("jobs", name, "/apis/batch/v1")
         job = admin.get(path)
         [pod] = [
@@ -184,7 +183,7 @@ class KubeTestbed:
         return str(made["metadata"]["uid"])
 
     def start_pod(self, name: str) -> None:
-        """Let the pod execute as a node would tell it, on a node that nobody plays."""
+        """Let the pod execute as a node would report it, on a node that nobody simulates."""
         [pod] = [pod for pod in self.pods() if pod["metadata"]["name"] == name]
         now = utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
         image = pod["spec"]["containers"][0]["image"]
@@ -238,7 +237,7 @@ class KubeTestbed:
         return found
 
     async def until_said(self, words: str, seconds: float = 150, run_id: int = 1) -> str:
-        """Wait until the run or one of its tasks says these words."""
+        """Wait until the run or one of its tasks shows this message."""
 
         def said() -> str | None:
             row = self.testbed.store.runs.get_run(run_id)
@@ -271,9 +270,9 @@ async def open_kube_testbed(
     retries: Retries = NO_RETRIES,
     **more: Any,
 ) -> AsyncIterator[KubeTestbed]:
-    """Workers of all roles and what lets go of ends; with ``watched`` an observer as well.
-
-    ``audit`` has the graces of audits, if not the usual ones. ``more`` are settings of the cluster.
+    """Open workers of all roles and the release of ended pods; with ``watched``, also an observer.
+    ``audit`` has the grace periods of audits, if not the usual ones. ``more`` are settings of the
+    cluster.
     """
     namespace = api.namespace if api is not None else cluster.namespace("life")
     own = api or Api(

@@ -1,6 +1,4 @@
-"""What the recorder of conditions does to a cluster: Jobs like ours, and ways to bring them into
-trouble.
-"""
+"""How the recorder of conditions changes a cluster: Jobs like ours, and ways to disturb them."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ SAYS_SHUTDOWN = "signal.signal(signal.SIGTERM, lambda *_: told('shutdown', {code
 
 @dataclass
 class Scene:
-    """One Job in a namespace of its own, and what the recording adds to its objects."""
+    """One Job in its own namespace, and what the recording adds to its objects."""
 
     cluster: Cluster
     namespace: str
@@ -62,7 +60,7 @@ class Scene:
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     def objects(self) -> Json:
-        """The Job, its pods and the warnings about both, as the API returns them."""
+        """Return the Job, its pods and the warnings about both, as the API returns them."""
         admin = self.cluster.admin
         job = admin.find(f"{self.jobs}/{NAME}")
         pods = admin.get(self.pods)["items"]
@@ -78,10 +76,7 @@ class Scene:
         return self.cluster.admin.get(f"{self.jobs}/{NAME}")
 
     def until(self, right: Callable[[Json], Any], what: str, seconds: float = 150) -> None:
-        """Wait until the objects are ``right``.
-
-        Raises ``TimeoutError`` with what they were instead.
-        """
+        """Wait until the objects are ``right``. Raises ``TimeoutError`` with the actual objects."""
         end = time.monotonic() + seconds
         while True:
             objects = self.objects()
@@ -103,7 +98,7 @@ class Scene:
         self.until(lambda o: "running" in main(o)["state"], "running")
 
     def ready(self) -> None:
-        """Wait until the crawler has its handlers and a second of its life is over."""
+        """Wait until the crawler has its handlers and has lived for a second."""
         self.running()
         path = f"{self.pods}/{self.objects()['pods'][0]['metadata']['name']}/log"
         end = time.monotonic() + 150
@@ -120,9 +115,7 @@ class Scene:
         )
 
     def waits(self, *reasons: str, seconds: float = 150) -> None:
-        """Return when it waits for one of these reasons, and not because a starved kubelet has not
-        found out yet.
-        """
+        """Return when it waits for one of these reasons, which a starved kubelet may report late."""
 
         def known(objects: Json) -> bool:
             waiting = main(objects)["state"]["waiting"]
@@ -151,12 +144,12 @@ class Scene:
             self.cluster.admin.post(f"{self.pods}/{name}/eviction", body)
 
     def stop(self) -> None:
-        """Our own stop: what it does to the cluster."""
+        """Do to the cluster what our own stop does."""
         self.stop_at = datetime.now(UTC)
         self.delete_job()
 
     def release(self) -> None:
-        """Take our finalizer off every pod."""
+        """Remove our finalizer from every pod."""
         for pod in self.objects()["pods"]:
             try:
                 self.cluster.admin.patch(
@@ -187,12 +180,12 @@ class Scene:
 
 
 def _tells(event: Json) -> bool:
-    """Whether it is a warning."""
+    """Return whether it is a warning."""
     return event.get("type") == "Warning"
 
 
 def main(objects: Json) -> Json:
-    """The status of the crawler's container in the first pod."""
+    """Return the status of the crawler's container in the first pod."""
     statuses = objects["pods"][0]["status"]["containerStatuses"]
     found: Json = next(s for s in statuses if s["name"] == labels.CONTAINER)
     return found
@@ -212,7 +205,7 @@ def job(
     annotations: Mapping[str, str] | None = None,
     kwok: bool = False,
 ) -> Json:
-    """A Job that differs from ours in nothing that is read."""
+    """Return a Job that differs from ours in nothing that is read."""
     known = {
         labels.MANAGED_BY: labels.MANAGER,
         labels.RUN: "1",

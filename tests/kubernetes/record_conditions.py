@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _record(cluster: Cluster, name: str, play: Play) -> str | None:
-    """Play one scene and write its file; what went wrong, in words."""
+    """Play one scene and write its file. Returns the errors, in words."""
     try:
         write(name, played(cluster, name, play))
         print(name, flush=True)
@@ -85,7 +85,7 @@ def _record(cluster: Cluster, name: str, play: Play) -> str | None:
 
 
 def played(cluster: Cluster, name: str, play: Play) -> dict[str, Any]:
-    """What the cluster shows when the scene was played: a recording without row and expectation."""
+    """Return what the cluster shows after the scene: a recording without row and expectation."""
     scene = Scene(cluster, cluster.namespace("crawls"))
     try:
         play(scene)
@@ -105,7 +105,7 @@ def played(cluster: Cluster, name: str, play: Play) -> dict[str, Any]:
 
 
 def _settled(scene: Scene, seconds: float = 30) -> dict[str, Any]:
-    """The objects when nobody changes them any more: controllers trail the pods."""
+    """Return the objects when nobody changes them any more; controllers lag behind the pods."""
     end = time.monotonic() + seconds
     objects = scene.objects()
     while time.monotonic() < end:
@@ -122,7 +122,7 @@ def _shape(objects: dict[str, Any]) -> str:
 
 
 def write(name: str, found: dict[str, Any]) -> None:
-    """Write the recording unless it tells nothing new."""
+    """Write the recording unless it contains nothing new."""
     path = RECORDED / f"{name}.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if known and _timeless(known) == _timeless({**known, **found}):
@@ -136,7 +136,7 @@ def write(name: str, found: dict[str, Any]) -> None:
 
 
 def normal(document: dict[str, Any]) -> dict[str, Any]:
-    """The same document without what differs from one recording to the next."""
+    """Return the document without what differs between recordings."""
     objects = document["objects"]
     objects["pods"].sort(key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))
     pods = {p["metadata"]["name"]: f"{NAME}-pod{n}" for n, p in enumerate(objects["pods"], 1)}
@@ -152,7 +152,7 @@ def normal(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One event of each kind and text, the newest, in a stable order."""
+    """Return one event of each kind and text, the newest, in a stable order."""
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for event in sorted(events, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or ""):
         words = re.sub(rf"{NAME}-[a-z0-9]{{5}}", "", event.get("message", ""))
@@ -187,7 +187,7 @@ def _without(value: Any, dropped: tuple[str, ...] = _DROPPED) -> Any:
 
 
 def _places(value: Any) -> dict[datetime, datetime]:
-    """For every moment in the document one of its own: their order is kept, a second lies between
+    """Return a replacement for every time in the document: the order is kept, with a second between
     two.
     """
     moments = sorted(m for m in {_instant(*told) for told in _times(value)} if m.year > 2000)
@@ -207,9 +207,8 @@ def _times(value: Any, grace: int = 0) -> Iterable[tuple[str, int]]:
 
 
 def _instant(text: str, grace: int) -> datetime:
-    """A deletion stamp is as much later as the grace is long.
-
-    Fractions go: most stamps have none.
+    """Return the time of a deletion, which is later by the grace period. Fractions are dropped,
+    because most timestamps have none.
     """
     return _read(text).replace(microsecond=0) - timedelta(seconds=grace)
 
@@ -233,7 +232,7 @@ def _mapped(value: Any, places: dict[datetime, datetime], grace: int = 0) -> Any
 
 
 def _timeless(document: dict[str, Any]) -> str:
-    """The document without its moments, which may fall into one second or into two."""
+    """Return the document without its times, which may be in the same second or in two."""
     return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "", json.dumps(document, sort_keys=True))
 
 

@@ -140,7 +140,7 @@ def _unschedulable_deleted(scene: Scene) -> None:
 
 
 def _suspended_before_node(scene: Scene) -> None:
-    """What a queue does that takes its room back: the pod had no node yet."""
+    """Do what a queue does that reclaims capacity: the pod had no node yet."""
     scene.start(container=ABSURD, job_labels={"kueue.x-k8s.io/queue-name": "night"})
     scene.until(lambda o: _condition(o, "PodScheduled")["status"] == "False", "Unschedulable")
     _suspended_later(scene)
@@ -161,7 +161,7 @@ def _forbidden_sysctl(scene: Scene) -> None:
 
 
 def _outlived(scene: Scene) -> None:
-    """A container beside the crawler that nobody tells that the crawler has ended."""
+    """A container next to the crawler that is not told that the crawler has ended."""
     proxy = job("import time; time.sleep(3600)")["spec"]["template"]["spec"]["containers"][0]
     scene.start("told('finished', 0)", pod_spec={"beside": [proxy | {"name": "mesh-proxy"}]})
     scene.until(
@@ -272,8 +272,8 @@ def _stopping_slowly(scene: Scene) -> None:
 
 
 def _forced_slowly(scene: Scene) -> None:
-    """A forced stop after a plain one: the server shortens the grace, and the node keeps the one
-    that it has begun.
+    """A forced stop after a plain one: the server shortens the grace period, and the node keeps the
+    one with which it began.
     """
     _stopping_slowly(scene)
     admin, name = scene.cluster.admin, scene.objects()["pods"][0]["metadata"]["name"]
@@ -316,7 +316,7 @@ def _recreated(scene: Scene) -> None:
 
 
 def _held_job(scene: Scene) -> None:
-    """A Job deleted by a person, without a pod, whose record somebody else's finalizer keeps."""
+    """A Job without a pod that a person deleted, and that somebody else's finalizer keeps."""
     scene.start(job_finalizers=["example.com/audit"], grace=1)
     scene.ready()
     scene.first_uid = scene.job()["metadata"]["uid"]
@@ -327,7 +327,7 @@ def _held_job(scene: Scene) -> None:
 
 
 def _replaced(scene: Scene) -> None:
-    """A Job that makes a second pod: not as we make them."""
+    """A Job that creates a second pod, unlike ours."""
     scene.start(job_spec={"backoffLimit": 1})
     scene.running()
     scene.delete_pod(1)
@@ -497,7 +497,7 @@ def _kwok_node(cluster: Cluster) -> str:
 
 
 def _impatient() -> list[dict[str, Any]]:
-    """Tolerations of a pod that its lost node keeps for two seconds."""
+    """Return tolerations of a pod that its lost node keeps for two seconds."""
     keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
     return [
         *({"key": key, "operator": "Exists"} for key in FAKE),
@@ -528,8 +528,8 @@ def _node_lost(scene: Scene) -> None:
 
 
 def _node_lost_back(scene: Scene) -> None:
-    """The node is cut off for so long that its pod is deleted; then it comes back, the container
-    long dead.
+    """The node is cut off for so long that its pod is deleted; then it returns, long after the end
+    of the container.
     """
     tolerations = [t for t in _impatient() if t["key"] not in FAKE]
     scene.start(pod_spec={"tolerations": tolerations})

@@ -1,5 +1,5 @@
-"""Bad input and bad neighbours on a real API server: each is told in words, takes a stop, and ends
-with the truth.
+"""Bad input and bad neighbours on a real API server: each is explained in words, can be stopped,
+and ends with the truth.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ async def kube(
 async def stopped(
     kube: KubeTestbed, handle: object, run_id: int, meanwhile: Callable[[], None] | None = None
 ) -> RunResult:
-    """What comes of a stop, and that it was on record as one before its end; ``meanwhile`` happens
-    in between.
+    """Return the result of a stop, and check that it was on record before the end; ``meanwhile``
+    happens in between.
     """
     await handle.signal("stop", {"request_id": f"s{run_id}", "requested_by": "ada"})  # type: ignore[attr-defined]
     if meanwhile is not None:
@@ -65,7 +65,7 @@ async def stopped(
     [pytest.param("count/jobs.batch", "QUEUED", marks=pytest.mark.slow), ("pods", "PENDING")],
 )
 async def test_a_stop_while_a_quota_is_zero(kube: KubeTestbed, hard: str, status: str) -> None:
-    """Nothing was made, or a Job without a pod: there is nothing to wait for."""
+    """There is no Job, or a Job without a pod, so there is nothing to wait for."""
     kube.knows(QUICKLY)
     await asyncio.to_thread(kube.cluster.quota, kube.namespace, "none", {hard: "0"})
     handle = await kube.testbed.start(request())
@@ -93,7 +93,7 @@ async def test_a_service_account_that_is_missing_and_then_made(kube: KubeTestbed
 
 
 async def test_a_manifest_that_the_server_refuses(kube: KubeTestbed) -> None:
-    """It will never be taken, so nothing is waited for; and nobody but the server could know."""
+    """It will never be accepted, so nothing waits for it, and only the server could know."""
     gt = PodOptions(tolerations=[Toleration("level", "Gt", "high", "NoSchedule")])
     kube.knows(replace(QUICKLY, kubernetes=gt))
     result = await kube.testbed.ended(await kube.testbed.start(request(tasks=[{}] * 2)))
@@ -110,8 +110,8 @@ async def test_a_manifest_that_the_server_refuses(kube: KubeTestbed) -> None:
 
 
 async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: KubeTestbed) -> None:
-    """The task is lost, on record; the other one goes on and can be stopped; the stranger is not
-    touched.
+    """The task is recorded as lost; the other one continues and can be stopped; the foreign Job is
+    not touched.
     """
     kube.knows(ENDLESS)
     handle = await kube.testbed.start(request(tasks=[{}] * 2))

@@ -1,4 +1,4 @@
-"""``deploy/helm``: the same objects as the overlay ``production``, six kinds of installations, and
+"""``deploy/helm``: the same objects as the ``production`` overlay, six kinds of installations, and
 what is refused.
 """
 
@@ -112,8 +112,8 @@ def test_the_namespace_of_the_release_is_that_of_the_base() -> None:
 
 @pytest.fixture(scope="module")
 def cluster(kube_binaries: None) -> Iterator[Cluster]:
-    """With all controllers, so that Deployments make pods, and with the kinds of others that the
-    chart may use.
+    """A cluster with all controllers, so that Deployments create pods, and with other projects'
+    kinds that the chart may use.
     """
     extra = {"kube-controller-manager": ["--controllers=*"]}
     with Cluster(kwok=1, extra=extra) as cluster:
@@ -509,7 +509,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
 
 
 def test_a_schema_that_cannot_be_upgraded_leaves_the_processes_alone(cluster: Cluster) -> None:
-    """The hook fails, and so does the upgrade, before anything else is changed."""
+    """The hook fails, and with it the upgrade, before anything else is changed."""
     place = "release-b"
     body = {
         "metadata": {"name": place, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}

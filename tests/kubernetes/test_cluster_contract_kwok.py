@@ -1,4 +1,4 @@
-"""The contract of clusters on a real API server with its controllers; kwok plays the nodes."""
+"""The contract of clusters on a real API server with its controllers; kwok simulates the nodes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.kubernetes.cluster.cluster import Cluster
 
 
 class KwokHarness(KubernetesHarness):
-    """Pods that only pretend, and print nothing."""
+    """Simulated pods, which print nothing."""
 
     logs = False
 
     def break_it(self) -> None:
-        """Nobody answers any more."""
+        """Make the server unreachable."""
         dead = Api(
             kubeconfig=self._nobody,
             namespace=self.cluster.api.namespace,

@@ -1,5 +1,5 @@
-"""The test cluster keeps its promises: it starts, its parts can be broken, several fit, and nothing
-of it is left.
+"""Tests of the test cluster: it starts, its parts can be broken, several can run at once, and
+nothing is left.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ POD = {
 
 @pytest.fixture(autouse=True)
 def _binaries(kube_binaries: None) -> None:
-    """All of this needs the programs."""
+    """Require the programs for all tests here."""
 
 
 def _processes(mark: str) -> dict[int, str]:
-    """Processes whose command line names ``mark``, such as the folder of a cluster."""
+    """Return processes whose command line contains ``mark``, such as the folder of a cluster."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -49,7 +49,7 @@ def _processes(mark: str) -> dict[int, str]:
 
 
 def _trace(name: str) -> list[str]:
-    """What of the cluster of this name is on the machine."""
+    """Return what the machine has of the cluster of this name."""
     links = [p.name for p in Path("/sys/class/net").iterdir() if p.name == name]
     cgroups = [str(p) for p in (*CGROUPS.glob(f"{name}-*"), *CGROUPS.glob(f"*/{name}-*"))]
     mounts = [
@@ -59,7 +59,7 @@ def _trace(name: str) -> list[str]:
 
 
 def _host() -> dict[str, object]:
-    """What a node could have changed of the machine."""
+    """Return what a node could have changed on the machine."""
     settings = ("vm/overcommit_memory", "kernel/panic", "net/ipv4/ip_forward", "vm/panic_on_oom")
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if "clk" in line]
     return {name: Path("/proc/sys", name).read_text() for name in settings} | {"mounts": mounts}
@@ -112,9 +112,7 @@ def test_two_at_once_share_nothing() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_whoever_ends_it_every_process_ends(number: int, tmp_path: Path) -> None:
-    """Also SIGKILL: the kernel ends the parts, and the next start clears what only a living process
-    can.
-    """
+    """After SIGKILL, too: the kernel ends the parts, and the next start clears the rest."""
     words = ["--node"] if node.unable() is None else ["--kwok", "1"]
     deep = tmp_path / "a folder with a long name as sockets have only short ones" / "c"
     running = subprocess.Popen([*UP, *words, "--dir", str(deep)], stdout=subprocess.PIPE, text=True)

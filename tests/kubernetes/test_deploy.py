@@ -1,5 +1,5 @@
-"""``deploy/`` rendered, applied to a real API server, and each component at work with nothing but
-its own rights.
+"""``deploy/`` rendered, applied to a real API server, and each component at work with only its own
+rights.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ FORBIDDEN = [
 def kubectl(
     *words: str, cluster: Cluster | None = None, stdin: str | None = None, check: bool = True
 ) -> str:
-    """What kubectl answers."""
+    """Call kubectl. Return its output."""
     command = [str(binaries.available() / "kubectl"), *words]
     if cluster is not None:
         command += ["--kubeconfig", str(cluster.kubeconfig)]
@@ -90,12 +90,14 @@ def kubectl(
 
 @functools.cache
 def kustomized(folder: Path) -> str:
-    """What ``kubectl kustomize`` makes of a folder that nobody changes: asked once."""
+    """Return what ``kubectl kustomize`` makes of a folder; called once, because nobody changes the
+    folder.
+    """
     return kubectl("kustomize", str(folder))
 
 
 def rendered(folder: str) -> list[Document]:
-    """The same of a folder of ``deploy/``."""
+    """Return the same for a folder of ``deploy/``."""
     return parsed(kustomized(DEPLOY / folder))
 
 
@@ -107,7 +109,7 @@ def text(found: list[Document]) -> str:
 
 @dataclass
 class Deployed_:
-    """The overlay ``demo`` on a cluster, and clients that are its components."""
+    """The ``demo`` overlay on a cluster, and clients that act as its components."""
 
     cluster: Cluster
     overlay: list[Document]
@@ -115,7 +117,7 @@ class Deployed_:
     runs: int = 0
 
     def api(self, account: str, namespace: str = SERVICES) -> Api:
-        """The API as this service account, by a token of its own."""
+        """Return a client of the API as this service account, with its own token."""
         key = f"{namespace}:{account}"
         if key not in self.clients:
             kubeconfig = self.cluster.kubeconfig_of(f"system:serviceaccount:{key}", CRAWLS)
@@ -164,7 +166,7 @@ def ref(task: DeployedTask, run_id: int) -> TaskRef:
 
 @pytest.fixture(scope="module")
 def demo(kwok_cluster: Cluster) -> Iterator[Deployed_]:
-    """Applied as an administrator applies it; taken away at the end, held pods included."""
+    """The overlay, applied as an administrator does, and finally removed, including held pods."""
     found = rendered("overlays/demo")
     kubectl("apply", "--validate=strict", "-f", "-", cluster=kwok_cluster, stdin=text(found))
     made = Deployed_(kwok_cluster, found)
@@ -514,7 +516,7 @@ def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) 
 def polled(
     demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 150
 ) -> None:
-    """Wait until polls of this account see the task so."""
+    """Wait until polls of this account see the task like this."""
     cluster = KubernetesCluster(demo.api(account))
     until(
         lambda: cluster.poll(run_ref(run_id), [task]).observations[0].phase is phase,
@@ -549,7 +551,9 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
 
 
 def test_a_job_leaves_soon_after_its_end_is_on_record(demo: Deployed_) -> None:
-    """Ended Jobs count for the quota. Until somebody has recorded the end, nothing of it goes."""
+    """Ended Jobs count for the quota. Nothing of them is removed until somebody has recorded the
+    end.
+    """
     run_id, (task,) = demo.task(KWOK_RUN_FOR="200ms")
     one, name = ref(task, run_id), cluster_name(run_id, 0, 1)
     polled(demo, "worker-cluster", run_id, one, Phase.ENDED)
@@ -606,7 +610,7 @@ def test_the_observer_with_its_own_rights(demo: Deployed_) -> None:
 
 
 def test_logs_with_the_gateways_own_rights(demo: Deployed_) -> None:
-    """A node that only pretends has no log; that it was asked shows that the right is there."""
+    """A simulated node has no log; the request itself shows that the right exists."""
     run_id, (task,) = demo.task(KWOK_RUN_FOR="200ms")
     polled(demo, "worker-cluster", run_id, ref(task, run_id), Phase.ENDED)
     path = f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"

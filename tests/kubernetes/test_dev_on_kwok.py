@@ -1,6 +1,6 @@
 """``crawlctl dev --cluster kubernetes``: the embedded stack whose crawls are Jobs of a cluster.
-
-Caps and order of its pools hold while worker and Temporal are killed; the pods say who ran when.
+Limits and order of its pools hold while worker and Temporal are killed; the pods show what ran
+when.
 """
 
 from __future__ import annotations
@@ -44,17 +44,15 @@ def ended(pod: Json) -> datetime:
 
 
 def most_at_once(pods: Iterable[Json]) -> int:
-    """The most of these pods that were there at the same moment, from their creation to their
-    end.
-    """
+    """Return the maximum number of these pods that existed at the same time."""
     moves = [move for pod in pods for move in ((begun(pod), 1), (ended(pod), -1))]
     return max(accumulate(step for _, step in sorted(moves)))
 
 
 @pytest.fixture(scope="module")
 def stack(kwok_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack of three pools over a namespace that enforces Pod Security; crawls are pods of two
-    seconds, or stay.
+    """A stack with three pools in a namespace that enforces Pod Security; crawls are pods that run
+    for two seconds, or stay.
     """
     folder = tmp_path_factory.mktemp("dev")
     namespace = kwok_cluster.namespace(
@@ -120,7 +118,7 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(
 
 
 def _doctor(state: Path) -> list[dict[str, str]]:
-    """What the doctor finds, for whom ``dev.json`` names the cluster."""
+    """Return what the doctor finds, with the cluster from ``dev.json``."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LIFECYCLE_")}
     words = ("doctor", "--state-dir", str(state), "-o", "json", "--timeout", "60s")
     done = in_process.crawlctl(*words, env=env, folder=state.parent)

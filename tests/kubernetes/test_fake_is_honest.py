@@ -1,4 +1,4 @@
-"""The fake API server answers as a real one: the same gestures on both, and the product sees the
+"""The fake API server behaves like a real one: after the same operations, the product sees the
 same.
 """
 
@@ -54,7 +54,7 @@ def fake(tmp_path: Path) -> Iterator[Harness]:
 
 
 def _config(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """An object that no controller touches."""
+    """Return an object that no controller touches."""
     return {"metadata": {"name": name, "labels": labels or {}}}
 
 
@@ -308,8 +308,8 @@ def watch_order(harness: Harness) -> Seen:
 
 @scenario
 def bookmarks_before_the_servers_end(harness: Harness) -> Seen:
-    """Two seconds before it, if something happened since and the server gets to it in time; a busy
-    one may not.
+    """Return the bookmarks up to two seconds before the server ends the watch, if something
+    happened since; a busy server may send none.
     """
     path = harness.path("configmaps")
     version = harness.api.listing(path, NamedObject).resource_version
@@ -579,9 +579,7 @@ def test_both_answer_alike(name: str, fake: Harness, real: Harness) -> None:
 
 
 def _forgotten(harness: Harness, forget: Callable[[], None], restart: Callable[[], None]) -> Seen:
-    """A continue token and the place of a watch, once the server does not remember their moment any
-    more.
-    """
+    """Return a continue token and a watch position, once the server no longer remembers them."""
     path = harness.path("configmaps")
     for index in range(4):
         harness.api.post(path, _config(f"m-{index}"))

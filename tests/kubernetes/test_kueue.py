@@ -35,7 +35,7 @@ ABSURD = Resources(cpu="4000")
 
 @pytest.fixture(scope="module")
 def kueue(kube_binaries: None) -> Iterator[Kueue]:
-    """A cluster of its own with Kueue: it would hold the Jobs of everybody else's tests as well."""
+    """A separate cluster with Kueue, which would also hold the Jobs of other tests."""
     with Cluster(kwok=2) as cluster:
         kueue = Kueue(
             cluster,
@@ -64,7 +64,7 @@ async def kube(
 
 
 def open_queue(kueue: Kueue, kube: KubeTestbed, room: dict[str, str]) -> None:
-    """The queue ``night`` of the namespace, in front of this room."""
+    """The queue ``night`` of the namespace, with this capacity."""
     resources = [{"name": name, "nominalQuota": quota} for name, quota in room.items()]
     group = {"coveredResources": list(room), "flavors": [{"name": "any", "resources": resources}]}
     spec = {
@@ -85,7 +85,7 @@ def held(name: str, queue: str = "night", **script: str) -> CrawlerDefinition:
 
 
 def workload(kube: KubeTestbed, run_id: int) -> dict[str, Any]:
-    """The Workload of the run's first attempt; empty while Kueue makes it anew."""
+    """Return the Workload of the run's first attempt, or nothing while Kueue creates it again."""
     found = kube.cluster.admin.get(kube.path("workloads", group=QUEUES))["items"]
     return next(
         (one for one in found if one["metadata"]["name"].startswith(f"job-crawl-{run_id}-0-1-")), {}
@@ -93,7 +93,7 @@ def workload(kube: KubeTestbed, run_id: int) -> dict[str, Any]:
 
 
 def finished(kube: KubeTestbed, run_id: int) -> str | None:
-    """How Kueue saw the first attempt end, so that it keeps no room and no place in the queue for
+    """Return how Kueue saw the first attempt end, so that it reserves no capacity or position for
     it.
     """
     conditions = workload(kube, run_id).get("status", {}).get("conditions", [])

@@ -44,7 +44,7 @@ DEAF = scripted(stop_after="3600s")
 
 
 class Place:
-    """A namespace of crawls, and an account of ours that lives outside of it."""
+    """A namespace of crawls, and an account of ours outside of it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.admin = cluster, cluster.admin
@@ -57,7 +57,9 @@ class Place:
         self.path = f"/api/v1/namespaces/{self.namespace}"
 
     def grant(self, rules: Sequence[dict[str, Any]], *, everywhere: bool = False) -> None:
-        """To our account; in the namespace alone, where the right goes with it, or everywhere."""
+        """Grant our account a right, only in the namespace, where it disappears with it, or
+        everywhere.
+        """
         kind, within = (
             ("ClusterRole", "") if everywhere else ("Role", f"/namespaces/{self.namespace}")
         )
@@ -72,8 +74,8 @@ class Place:
         self.admin.post(f"{RBAC}{within}/{kind.lower()}bindings", binding)
 
     def delete(self) -> None:
-        """As a cluster before 1.33 does it: pods keep their grace, what is granted in the namespace
-        goes at once.
+        """Delete as a cluster before 1.33 does: pods keep their grace period, rights in the
+        namespace disappear at once.
         """
         self.admin.delete(self.path, {})
         self.admin.delete(f"{RBAC}/namespaces/{self.namespace}/rolebindings/{self.namespace}", {})
@@ -82,14 +84,14 @@ class Place:
         return self.admin.find(self.path) is not None
 
     async def release(self) -> int:
-        """As an administrator; how many pods were let go of."""
+        """Release pods as an administrator. Returns their number."""
         words = ("cluster", "release", "--namespace", self.namespace, "--yes", "-o", "json")
         done = await asyncio.to_thread(crawlctl, self.cluster, *words)
         return int(json.loads(done.stdout)["released"])
 
 
 async def two_runs(kube: KubeTestbed) -> tuple[Any, Any]:
-    """Both execute, on record."""
+    """Two runs that are recorded as executing."""
     kube.knows(DEAF)
     runs = []
     for run_id in (1, 2):
@@ -99,7 +101,7 @@ async def two_runs(kube: KubeTestbed) -> tuple[Any, Any]:
 
 
 async def leave(kube: KubeTestbed) -> None:
-    """Every pod is being deleted, and now it ends and says what our runner would say."""
+    """Every pod is being deleted; let it end with our runner's report."""
     await kube.testbed.until(
         lambda: all("deletionTimestamp" in pod["metadata"] for pod in kube.pods())
     )
@@ -110,8 +112,8 @@ async def leave(kube: KubeTestbed) -> None:
 async def test_the_right_to_patch_goes_first(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Ends can be read and are recorded; what keeps the namespace is said, and an administrator
-    lets go of it.
+    """Ends can be read and are recorded; the run names what keeps the namespace, and an
+    administrator releases it.
     """
     place = Place(kwok_cluster)
     place.grant(READ, everywhere=True)
@@ -152,10 +154,9 @@ async def test_the_right_to_patch_goes_first(
 async def test_all_rights_go_first(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Nobody can poll, so nothing is called ended; the truth comes with the rights.
-
-    The namespace is made anew then. As our account may read which cluster that is, the former one
-    is gone for certain.
+    """Nobody can poll, so nothing is reported as ended; the truth returns with the rights. The
+    namespace is then created again. Because our account may read the cluster's identity, the former
+    one is certainly gone.
     """
     place = Place(kwok_cluster)
     place.grant(

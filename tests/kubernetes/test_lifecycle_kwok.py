@@ -1,6 +1,4 @@
-"""Runs from their start to their end on a real API server and its controllers; kwok plays the
-nodes.
-"""
+"""Runs from start to end on a real API server with its controllers; kwok simulates the nodes."""
 
 from __future__ import annotations
 
@@ -200,7 +198,7 @@ async def test_no_pod_may_be_made_and_then_it_may(kube: KubeTestbed) -> None:
 
 
 async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeTestbed) -> None:
-    """Nothing says that its containers have ended, so nobody says that the run was stopped."""
+    """Nothing proves that its containers have ended, so the run is not reported as stopped."""
     kube.knows(scripted(stop_after="600s"))
     handle = await kube.testbed.start(request(limits={**QUICK["limits"], "force_stop_after_s": 2}))
     task = await kube.until_task("RUNNING")
@@ -242,7 +240,7 @@ def _grace(kube: KubeTestbed) -> int | None:
 
 
 async def test_a_namespace_deleted_under_a_run(kube: KubeTestbed) -> None:
-    """Its pods are held until their ends are on record; then it goes, and nothing was lost."""
+    """Its pods are held until their ends are on record; then it disappears, and nothing was lost."""
     kube.knows(ENDLESS)
     handle = await kube.testbed.start(request())
     await kube.until_task("RUNNING")

@@ -1,6 +1,4 @@
-"""Logs as a real node keeps them: followed, after a stop, and by a reader that remembers
-nothing.
-"""
+"""Logs on a real node: followed, after a stop, and by a reader without a position."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ class Pods:
         return TaskRef(1, 0, 1, answer.uid)
 
     def details(self, task: TaskRef) -> Details:
-        """What is to be kept of it. A node that is slow to hand out the log is asked again."""
+        """Return the details to store. A node that is slow to return the log is asked again."""
         end = time.monotonic() + 150
         while not (found := list(self.cluster.details(run_ref(7), [task]))):
             assert time.monotonic() < end, "the log could not be read within 150 s"

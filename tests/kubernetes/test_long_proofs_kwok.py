@@ -45,7 +45,9 @@ OUT_OF_SERVICE = {
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def servers() -> AsyncIterator[list[WorkflowEnvironment]]:
-    """One for each harness: workers of two testbeds on one would take each other's tasks."""
+    """One server for each harness: workers of two testbeds on one server would take each other's
+    tasks.
+    """
     async with temporal_server(skipping=False) as one, temporal_server(skipping=False) as two:
         yield [one, two]
 
@@ -65,7 +67,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """Of its task, on record."""
+        """Return the recorded status of its task."""
         return str(self.task.status)
 
     def says(self, words: str) -> bool:
@@ -81,7 +83,7 @@ class Run:
 
     @property
     def pod(self) -> dict[str, Any] | None:
-        """As the API server shows it."""
+        """Return the pod as the API server shows it."""
         pods = [
             pod
             for pod in self.kube.pods()
@@ -125,7 +127,7 @@ class Harness:
         return run
 
     async def executing(self) -> Run:
-        """A new run; its task executes, on record."""
+        """Return a new run whose task is recorded as executing."""
         run = await self.start()
         await self.kube.testbed.until(lambda: run.status == "RUNNING")
         return run
@@ -136,8 +138,8 @@ class Harness:
         self.goes_on, self.ends, self.is_stopped = [await self.executing() for _ in range(3)]
 
     async def since_the_snapshot(self) -> None:
-        """What the snapshot does not know: two more runs, and two ends that are on record and let
-        go of.
+        """Create what the snapshot does not contain: two more runs, and two ends that are recorded
+        and released.
         """
         self.is_missed, self.is_missed_and_stopped = await self.executing(), await self.executing()
         assert self.ends.pod is not None
@@ -164,7 +166,9 @@ class Harness:
         await self.life_goes_on()
 
     async def those_that_are_missed(self) -> None:
-        """Not called lost by one poll, stoppable meanwhile, and then the truth."""
+        """They are not called lost after one poll, can be stopped meanwhile, and then have a true
+        record.
+        """
         missed, stopped = self.is_missed, self.is_missed_and_stopped
         await stopped.stop()
         await self.kube.testbed.until(lambda: missed.says("not on the cluster any more"), 150)
@@ -175,9 +179,7 @@ class Harness:
         assert missed.corrections[0].truth == "LOST"
 
     async def those_that_came_back(self) -> None:
-        """Found by an audit and ended, with a correction and without a change of what was
-        recorded.
-        """
+        """An audit finds and ends them, with a correction and without changing what was recorded."""
         told = await audit(self.kube.testbed, repair=False)
         assert told.found == {"still_alive": 2}, told.findings
         done = await audit(self.kube.testbed, repair=True)
@@ -190,7 +192,7 @@ class Harness:
         assert again.found == {}, again.findings
 
     async def life_goes_on(self) -> None:
-        """What executed all the time was never doubted, and a new run takes its usual course."""
+        """Tasks that executed all the time were never doubted, and a new run proceeds normally."""
         assert (self.goes_on.status, self.goes_on.kinds) == ("RUNNING", [])
         await self.goes_on.stop()
         assert await self.goes_on.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
@@ -221,7 +223,7 @@ class Harness:
     # --- the node that vanishes
 
     async def heartbeats(self, node: str, ready: dict[str, str]) -> None:
-        """The node is there until its pods execute, however long that takes."""
+        """Keep the node alive until its pods execute, however long that takes."""
         while True:
             beat = {**ready, "lastHeartbeatTime": utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")}
             status = {"status": {"conditions": [beat]}}
@@ -231,8 +233,8 @@ class Harness:
             await asyncio.sleep(2)
 
     async def a_node_vanishes(self) -> None:
-        """Told, and nothing is called ended before it is certain: neither by itself nor after a
-        stop.
+        """This is reported, and nothing counts as ended before it is certain: neither by itself nor
+        after a stop.
         """
         admin, path = self.kube.cluster.admin, f"/api/v1/nodes/{self.node}"
         room = {"cpu": "8", "memory": "8Gi", "pods": "10", "ephemeral-storage": "100Gi"}
@@ -296,5 +298,5 @@ async def test_etcd_is_restored_a_job_is_torn_away_and_a_node_vanishes(
 
 
 def _version(cluster: Cluster) -> int:
-    """Where the API server is."""
+    """Return the API server's resource version."""
     return int(cluster.admin.get("/api/v1/pods")["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""Our Jobs before the real API server: what it takes, what it refuses, and in which words."""
+"""Our Jobs on the real API server: what it accepts, what it refuses, and with which messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Our Jobs on a real kubelet: what a crawler finds in its container, and what ends it when nobody
-of us is there.
+"""Our Jobs on a real kubelet: what a crawler finds in its container, and what ends it when none of
+our processes is there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Namespaces on a real API server: what is missing in one says nothing of another, and what went
-with it is gone.
+"""Namespaces on a real API server: absence in one proves nothing for another, and what was deleted
+with one is gone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Installation:
         return answer
 
     def task(self) -> TaskRef:
-        """One that was put here and executes."""
+        """A task that was created here and executes."""
         place = self.cluster.place()
         task = TaskRef(100, 0, 1, self.deploy(place).uid, place=place)
         until(lambda: self.see(task).phase is Phase.EXECUTING, "the task executes", 150)
@@ -126,7 +126,7 @@ def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(
 def test_the_right_to_tell_clusters_apart_opens_one_object(
     day: Installation, kwok_cluster: Cluster
 ) -> None:
-    """And without any right at all the name is what goes on record."""
+    """Without any right, the name is recorded."""
     user = f"system:serviceaccount:{day.namespace}:somebody"
     api = Api(kubeconfig=kwok_cluster.kubeconfig_of(user, day.namespace), namespace=day.namespace)
     try:

@@ -1,4 +1,4 @@
-"""The observer's contract on the real API server, with pods that kwok's nodes pretend to run."""
+"""The observer's contract on the real API server, with pods that kwok's nodes simulate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database was put back while a run executed: it goes on from its Job, on a real API server."""
+"""The database was restored while a run executed: it continues from its Job, on a real API server."""
 
 from __future__ import annotations
 

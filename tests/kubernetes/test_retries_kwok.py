@@ -1,5 +1,5 @@
 """Tries after interruptions on a real API server: evictions, preemptions, a tainted node; kwok
-plays the nodes.
+simulates the nodes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def kube(
 
 
 def ends(kube: KubeTestbed) -> Counter[str]:
-    """How the Jobs have ended, by the word of the cluster. One that has not is ``None``."""
+    """Return how the Jobs have ended, as the cluster reports it; ``None`` if not yet."""
     return Counter(_end(job) for job in kube.jobs())
 
 
@@ -71,11 +71,9 @@ class Trouble:
     touched: set[str] = field(default_factory=set)
 
     def play(self) -> None:
-        """Evict and displace pods while others start, and take one of the three nodes out of use;
-        then let them finish.
-
-        A pod of kwok that is told to stop and ends by itself at the same moment ends twice, so none
-        does before.
+        """Evict and preempt pods while others start, and take one of the three nodes out of use;
+        then let them finish. A kwok pod that is stopped and ends by itself at the same moment ends
+        twice, so none does before.
         """
         kwok = self.kube.cluster.kwok
         assert kwok is not None
@@ -91,9 +89,7 @@ class Trouble:
 
     @contextmanager
     def _out_of_use(self, node: str) -> Iterator[None]:
-        """From the beginning no pod may be there; those that are there leave at the hands of the
-        taint manager.
-        """
+        """Allow no pods there; the taint manager removes existing ones."""
         admin, path = self.kube.cluster.admin, f"/api/v1/nodes/{node}"
         until(
             lambda: (
@@ -108,7 +104,7 @@ class Trouble:
             admin.patch(path, {"spec": {"taints": []}})
 
     def _finish(self) -> None:
-        """Let every pod finish that is there or comes, until the run has ended."""
+        """Let every existing and new pod finish, until the run has ended."""
         told = {"metadata": {"annotations": {"crawl.test/run-for": "1ms"}}}
         while not self.kube.run().status.terminal:
             for pod in self._running():
@@ -116,7 +112,7 @@ class Trouble:
                 self.kube.cluster.admin.patch(self.kube.path("pods", pod["metadata"]["name"]), told)
 
     def _running(self) -> list[Json]:
-        """The pods that run and to which nothing was done yet."""
+        """Return the running pods that were not disturbed yet."""
         return [p for p in self.kube.pods() if p["status"]["phase"] == "Running" and self._new(p)]
 
     def _new(self, pod: Json) -> bool:
@@ -139,7 +135,7 @@ class Trouble:
         )
 
     def _displace(self, path: str, name: str) -> None:
-        """What the scheduler does for a pod of higher priority."""
+        """Do what the scheduler does for a pod of higher priority."""
         mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
         self.kube.cluster.admin.patch(
             f"{path}/status", {"status": {"conditions": [mark]}}, "strategic-merge"

@@ -1,4 +1,4 @@
-"""The judge of the soak is told each lie once, and notices. No cluster."""
+"""The judge of the soak gets each false record once, and notices it. Without a cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pod(
     deleted: float | None = None,
     freed: float = 20,
 ) -> Any:
-    """A pod that begins at 1 s and ends, is deleted and let go of at these seconds."""
+    """A pod that begins at 1 s, and ends, is deleted and released at these seconds."""
     names = {
         f"crawler-lifecycle/{key}": value
         for key, value in (("run", "1"), ("task", "0"), ("attempt", "1"))

@@ -1,4 +1,4 @@
-"""Runs on a cluster whose own parts, or our rights to it, go away in mid-run."""
+"""Runs on a cluster whose own parts, or our rights, disappear during the run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RULES = [
 
 
 class Rights:
-    """Those of our service account, given and taken."""
+    """The rights of our service account, which tests grant and revoke."""
 
     def __init__(self, cluster: Cluster, *, without: tuple[str, ...] = ()) -> None:
         self._admin = cluster.admin
@@ -79,8 +79,8 @@ class Rights:
 async def test_rights_removed_in_mid_run(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path, watched: bool
 ) -> None:
-    """Our own missing rights fail no run: it says what is missing, takes a stop, and goes on with
-    the rights.
+    """Missing rights of our own fail no run: it names what is missing, can be stopped, and
+    continues with the rights.
     """
     rights = Rights(kwok_cluster)
     async with open_kube_testbed(
@@ -151,7 +151,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
 
 
 async def finished(kube: KubeTestbed, handle: Any) -> RunResult:
-    """Let every pod of run 1 come to a good end as soon as it runs, until the run has ended."""
+    """Let every pod of run 1 finish normally as soon as it runs, until the run has ended."""
     ended = asyncio.create_task(kube.testbed.ended(handle, 180))
     while not ended.done():
         await asyncio.to_thread(_end_pods, kube)
@@ -168,9 +168,8 @@ def _end_pods(kube: KubeTestbed) -> None:
 async def test_a_job_suspended_under_its_end_starts_no_second_pod(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Suspended by somebody, it ended; resumed afterwards, it must not crawl again.
-
-    With rights that delete nothing.
+    """It was suspended by somebody and ended; after it is resumed, it must not crawl again. The
+    rights do not permit deletions.
     """
     rights = Rights(kwok_cluster, without=("delete",))
     async with open_kube_testbed(

@@ -1,5 +1,5 @@
-"""Runs take turns on a full cluster without pools and without Kueue: a real API server and
-scheduler; kwok's nodes.
+"""Runs take turns on a full cluster without pools or Kueue: a real API server and scheduler, with
+kwok's nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def kube(
 
 
 def pods(kube: KubeTestbed, phase: str, *runs: int) -> list[Any]:
-    """The pods of these runs in this phase, the oldest first."""
+    """Return the pods of these runs in this phase, the oldest first."""
     names = [str(run_id) for run_id in runs]
     found = [
         pod
@@ -50,7 +50,7 @@ def pods(kube: KubeTestbed, phase: str, *runs: int) -> list[Any]:
 
 
 async def test_one_task_does_not_wait_for_the_burst_of_another_run(kube: KubeTestbed) -> None:
-    """Pods end by hand, so nothing depends on how fast this machine deploys."""
+    """Pods are ended by hand, so nothing depends on the speed of this machine."""
     assert WINDOW is not None
     kube.knows(scripted(resources=LARGE))
     await kube.testbed.start({"crawler": "books", **QUICK, "tasks": [{}] * 48}, id="burst")

@@ -12,7 +12,7 @@ from crawler_lifecycle.managers.testing import Record
 def generator(
     items: Iterable[Any] | Callable[[], Iterable[Any]] = (), **members: Any
 ) -> type[GeneratorCrawlManager]:
-    """A generator manager that yields these items, with these attributes and methods."""
+    """Return a generator manager that yields these items, with these attributes and methods."""
 
     def set_parameters_gen(self: GeneratorCrawlManager) -> Iterable[Mapping[str, Any]]:
         yield from items() if callable(items) else items
@@ -31,15 +31,15 @@ def pages(*numbers: int) -> list[dict[str, Any]]:
 
 
 def order(record: Record) -> list[str]:
-    """The argument ``page`` of each scheduled job."""
+    """Return the argument ``page`` of each scheduled job."""
     return [job.spider_args.get("page", "") for job in record.scheduled]
 
 
 def numbers(record: Record) -> list[str]:
-    """Number and retry of each scheduled job."""
+    """Return number and retry of each scheduled job."""
     return [f"{job.seq}.r{job.retry}" if job.retry else str(job.seq) for job in record.scheduled]
 
 
 def tag(tags: list[str], name: str) -> list[str]:
-    """Values of the tags of this name."""
+    """Return the values of the tags with this name."""
     return [one.partition("=")[2] for one in tags if one.startswith(f"{name}=")]

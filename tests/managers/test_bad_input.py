@@ -1,5 +1,6 @@
-"""What users' classes do wrong: an error names position, value and fix, and a manager neither dies
-in silence nor spins."""
+"""Mistakes of users' classes: an error names position, value and fix, and a manager neither dies
+silently nor spins.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +67,7 @@ NO_JOBS = [
 def test_a_yield_that_cannot_be_a_job_stops_the_manager_or_is_skipped(
     given: Any, text: str
 ) -> None:
-    """By default what was read before it runs, nothing behind it does, and it fails with the
-    position.
-    """
+    """By default, earlier jobs run, later ones do not, and the manager fails with the position."""
     simulation = Simulation(generator(lambda: iter([{"page": 1}, given, {"page": 2}])))
     record = simulation.run()
     assert (record.over, record.failed, record.close_reason) == (True, True, "failed")
@@ -87,7 +86,7 @@ def test_a_yield_that_cannot_be_a_job_stops_the_manager_or_is_skipped(
 
 
 def test_a_stopped_source_lets_live_jobs_end_and_goes_on_at_a_resume() -> None:
-    """What was read before is on record; a generator that was mended yields the rest."""
+    """Earlier jobs are on record; a generator that was fixed yields the rest."""
     items: list[Any] = [*pages(*range(600)), None, *pages(600)]
     simulation = Simulation(generator(lambda: items, default_max_jobs=2))
     record = simulation.run()
@@ -153,7 +152,7 @@ def test_a_class_without_a_generator() -> None:
     ],
 )
 def test_options_that_do_not_parse(argv: list[str], text: str) -> None:
-    """Said as an error, with the usage, and nothing leaves the process."""
+    """They are reported as an error, with the usage, and the process does not exit."""
     with pytest.raises(ClassError) as error:
         simulate(generator(pages(1)), argv)
     assert text in str(error.value)
@@ -222,7 +221,7 @@ def _raising(times: int, error: BaseException) -> Any:
 
 @pytest.mark.parametrize("hook", ["finished_metadata_hook", "finished_ok_hook", "bad_outcome_hook"])
 def test_a_hook_that_raises_is_undone_tried_again_and_goes_on(hook: str) -> None:
-    """What the failed tries did through the manager does not count: everything there is once."""
+    """What the failed tries did through the manager does not count: everything exists once."""
     outcome = {1: "failed"} if hook == "bad_outcome_hook" else "finished"
     cls = generator(pages(1), **{hook: _raising(2, ValueError("not today"))})
     record = simulate(cls, outcomes=outcome, cycles=6)
@@ -235,8 +234,8 @@ def test_a_hook_that_raises_is_undone_tried_again_and_goes_on(hook: str) -> None
 
 
 def test_a_hook_that_always_raises_is_given_up_after_three_tries() -> None:
-    """The window goes on, and it says so; a manager of one job ends with that job's outcome all the
-    same.
+    """The window continues and reports this; a manager of one job still ends with that job's
+    outcome.
     """
 
     def raising(self: Any, *args: Any) -> None:
@@ -259,7 +258,7 @@ def test_a_hook_that_always_raises_is_given_up_after_three_tries() -> None:
     ],
 )
 def test_a_predicate_that_fails_keeps_its_job_waiting(answer: Any, text: str) -> None:
-    """Others go on, it is asked again in the next cycle, and the manager says why it waits."""
+    """Others continue, it is asked again in the next cycle, and the manager says why it waits."""
 
     def can_schedule_job_with_params(self: Any, params: Any) -> Any:
         good = params["spider_args"]["page"] == "2" or self._cycle.facts.now > 1_700_000_200
@@ -338,7 +337,7 @@ def test_a_state_that_cannot_be_kept(state: Any, text: str) -> None:
     ],
 )
 def test_a_reason_a_tag_and_a_number_that_cannot_be(call: Any) -> None:
-    """Also where one is set past its method."""
+    """This includes values that are set without the method."""
     with pytest.raises(
         ClassError, match=r"(on_start|close_reason) raised .*(is not allowed|missing)"
     ):
@@ -346,7 +345,7 @@ def test_a_reason_a_tag_and_a_number_that_cannot_be(call: Any) -> None:
 
 
 def test_what_crawlers_say_in_their_statistics_makes_no_hook_fail() -> None:
-    """Too many names, too long ones and too large numbers are left out."""
+    """Too many names, names that are too long, and numbers that are too large are left out."""
     big = {f"spider_exceptions/{n}": 1.0 for n in range(STATS_MAX + 5)} | {
         "item_scraped_count": 1.7e308
     }

@@ -1,4 +1,4 @@
-"""The manager without a class: one run of a crawler for each job that comes from outside."""
+"""The manager without a class: one run of a crawler for each job from outside."""
 
 from __future__ import annotations
 

@@ -38,9 +38,8 @@ def test_s30_the_spider_is_an_attribute_or_the_argument_behind_the_name() -> Non
 
 
 def test_s31_what_goes_before_what() -> None:
-    """Arguments: options, other keys of the override, its ``spider_args``.
-
-    Settings and units: options, override.
+    """Arguments: options, other keys of the override, its ``spider_args``. Settings and units:
+    options, override.
     """
 
     def workflow_loop(self: CrawlManager) -> bool:
@@ -91,7 +90,7 @@ def test_s32_any_outcome_ends_it_whatever_else_runs() -> None:
 
 
 class Hooks(CrawlManager):
-    """Writes down which hooks run, and what they see."""
+    """Records which hooks run, and what they see."""
 
     name, spider, loop_mode = "hooks", "shops", 60
 
@@ -140,7 +139,7 @@ def test_s33_metadata_first_then_exactly_one_of_bad_and_ok_then_the_statistics(
 
 
 def test_s33_a_hook_sees_its_job_gone_and_gets_a_copy_of_everything() -> None:
-    """Lists inside are copies too, which the original shares between tries."""
+    """Nested lists are copies as well, which the original shares between tries."""
     counts: list[int] = []
 
     def bad_outcome_hook(self: Any, spider: str, outcome: str, params: JobParams, key: str) -> None:
@@ -181,7 +180,7 @@ def test_s33_a_live_job_is_shown_by_its_key() -> None:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_s34_jobs_are_checked_by_their_start(newest_first: bool) -> None:
-    """Ten before two would be the order of texts; live and ended ones are mixed."""
+    """In alphabetical order, ten would come before two; live and ended ones are mixed."""
     seen: list[str] = []
 
     def noted(self: Any, jobkey: str, *rest: Any) -> None:
@@ -212,7 +211,7 @@ def test_s35_the_outcome_of_the_first_bad_job_is_the_end_of_the_manager() -> Non
 
 
 def test_s36_a_retry_after_a_restart_keeps_everything() -> None:
-    """Units, settings, project and tags are on record with the job."""
+    """Units, settings, project and tags are recorded with the job."""
     given = {"page": 1, "units": 4, "job_settings": {"X": "1"}, "project_id": "p", "tags": ["A=1"]}
     simulation = Simulation(generator([given], MAX_RETRIES=1), outcomes="failed")
     simulation.run(cycles=1)
@@ -224,7 +223,7 @@ def test_s36_a_retry_after_a_restart_keeps_everything() -> None:
 
 
 def test_s40_a_periodic_manager_goes_on_for_ever_with_the_same_job() -> None:
-    """Good or bad, in the same cycle, and without de-duplication."""
+    """After success or failure, in the same cycle, and without de-duplication."""
     record = simulate(
         manager(PeriodicCrawlManager),
         ["--spider-args", '{"a": 1}'],
@@ -239,7 +238,7 @@ def test_s40_a_periodic_manager_goes_on_for_ever_with_the_same_job() -> None:
 
 
 def test_s40_a_job_that_ends_at_once_is_not_started_without_end() -> None:
-    """At most one start in ``loop_mode`` seconds, also over a restart."""
+    """At most one start in ``loop_mode`` seconds, even across a restart."""
     simulation = Simulation(manager(PeriodicCrawlManager), seconds=1)
     for _ in range(4):
         record = simulation.run(cycles=3)
@@ -250,7 +249,7 @@ def test_s40_a_job_that_ends_at_once_is_not_started_without_end() -> None:
 
 
 def test_a_job_that_finds_no_slot_waits_under_its_key() -> None:
-    """A direct call over the cap is queued, not lost: caps hold to the unit."""
+    """A direct call over the limit is queued, not lost: limits are exact."""
     keys: list[Any] = []
 
     def on_start(self: CrawlManager) -> None:

@@ -27,7 +27,7 @@ def test_sd1_sd2_sd3_what_comes_again_is_skipped(
 
 
 def test_sd4_it_lives_while_delayed_jobs_wait() -> None:
-    """Also when nothing runs: they start as soon as they may."""
+    """This holds even when nothing runs: they start as soon as they may."""
 
     def can_schedule_job_with_params(self: GeneratorCrawlManager, params: Any) -> bool:
         return self._platform.now() % 1000 >= 500
@@ -40,8 +40,8 @@ def test_sd4_it_lives_while_delayed_jobs_wait() -> None:
 
 
 def test_sd5_a_predicate_that_refuses_everything_does_not_read_the_generator_dry() -> None:
-    """The delayed list is bounded and then pauses the source; a job that may start again lets it go
-    on.
+    """The delayed list is bounded, and pauses the source when full; a job that may start again lets
+    it continue.
     """
     taken = count(1)
     cls = generator(
@@ -100,7 +100,7 @@ def test_sd7_a_dictionary_that_is_yielded_again_and_again_is_read_when_it_is_yie
 
 
 def test_sd8_identities_are_those_of_the_effective_arguments() -> None:
-    """With ``--spider-args`` a restart schedules nothing twice."""
+    """With ``--spider-args``, a restart schedules nothing twice."""
     simulation = Simulation(
         generator(pages(1, 2, 3), default_max_jobs=2), ["--spider-args", '{"env": "prod"}']
     )
@@ -126,7 +126,7 @@ def test_sd9_an_end_while_the_manager_was_down_reaches_its_hook_once() -> None:
 
 
 def test_sd10_queued_jobs_survive_a_restart() -> None:
-    """Retries that wait for their time and jobs of ``add_job``."""
+    """Retries that wait for their time, and jobs of ``add_job``."""
 
     def finished_ok_hook(
         self: GeneratorCrawlManager, spider: str, outcome: str, params: JobParams, key: str
@@ -152,7 +152,7 @@ def test_sd10_queued_jobs_survive_a_restart() -> None:
 
 @pytest.mark.parametrize("loses", ["none", "raises"])
 def test_sd12_a_job_whose_scheduling_answers_none_is_not_lost(loses: str) -> None:
-    """It waits, keeps its place and uses no number; the manager says so."""
+    """It waits, keeps its place and uses no number; the manager reports this."""
 
     def schedule_spider_with_jobargs(self: Any, params: Any = None, spider: Any = None) -> Any:
         if params["spider_args"]["page"] == "1" and self._cycle.facts.now < 1_700_000_100:
@@ -170,7 +170,7 @@ def test_sd12_a_job_whose_scheduling_answers_none_is_not_lost(loses: str) -> Non
 
 
 def test_sd13_the_retry_budget_is_no_tag() -> None:
-    """A hook that makes the tags anew changes nothing."""
+    """A hook that replaces the tags changes nothing."""
 
     def bad_outcome_hook(self: Any, spider: str, outcome: str, params: JobParams, key: str) -> None:
         params["tags"] = ["MINE=1"]

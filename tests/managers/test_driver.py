@@ -1,4 +1,4 @@
-"""The driver: pages of the source, what comes before the first cycle, and what a decision says."""
+"""The driver: pages of the source, what precedes the first cycle, and the contents of a decision."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _pages(page: Page) -> list[str]:
 
 
 def test_pages_follow_positions() -> None:
-    """The same page again is the same; one from before begins the generator anew, and one from
-    later skips.
+    """The same page again is the same; an earlier one restarts the generator, and a later one
+    skips.
     """
     made = count()
     driver = _driver(generator(lambda: [next(made)] and pages(*range(1200))))
@@ -72,7 +72,7 @@ def test_a_manager_of_one_job_has_no_source() -> None:
 
 
 def test_what_comes_before_the_first_cycle_is_decided_in_it() -> None:
-    """What ``on_start`` adds and schedules goes first; after a restart it is not done twice."""
+    """What ``on_start`` adds and schedules comes first; after a restart, this is not done twice."""
 
     def on_start(self: Any) -> None:
         self.add_job("shops", {"spider_args": {"page": "added"}})
@@ -139,9 +139,7 @@ def test_coroutines_of_a_class_share_one_event_loop() -> None:
 
 
 def test_jobs_of_other_flows_count_as_its_own_on_request() -> None:
-    """S-20: ``acquire_all_jobs``; with ``dont_acquire_finished_jobs`` those that have ended do
-    not.
-    """
+    """S-20: ``acquire_all_jobs``; with ``dont_acquire_finished_jobs``, ended ones do not count."""
     same = {"spider": "shops", "tags": ["FLOW_ID=old"], "finished_time": 0}
     states = {"1": "finished", "2": "running"}
     others = [
@@ -184,7 +182,7 @@ OVERRIDES = st.fixed_dictionaries(
 def test_merging_again_changes_nothing(
     override: Any, spider_args: Any, job_settings: Any, units: Any
 ) -> None:
-    """What a hook gets may go back into ``add_job`` as it is: the job and its identity stay the
+    """A hook may pass its job back into ``add_job`` unchanged: the job and its identity stay the
     same (S-31, S-54).
     """
     defaults = JobDefaults("shops", spider_args, job_settings, units, None, ["GIVEN"])

@@ -1,4 +1,4 @@
-"""The examples of the original's documentation, with only their imports changed."""
+"""The examples in the original's documentation, with only their imports changed."""
 
 from __future__ import annotations
 

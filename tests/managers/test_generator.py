@@ -24,7 +24,7 @@ from tests.support.examples import examples
 
 
 def test_s50_keys_of_a_yield_are_taken_out_and_the_rest_are_arguments() -> None:
-    """Also under ``spider_args``, which the original drops; ``None`` leaves a name out."""
+    """This includes ``spider_args``, which the original drops; ``None`` omits a name."""
     given = {
         **{
             "spider": "other",
@@ -133,8 +133,8 @@ def test_s55_a_dupe_filter_of_the_class_has_no_effect() -> None:
 
 
 def test_s56_an_added_job_with_known_arguments_is_left_out() -> None:
-    """Against the generator's and against other added ones; the retry of a job survives by its
-    ``retry_num``.
+    """Compared with the generator's and with other added jobs; the retry of a job is distinguished
+    by its ``retry_num``.
     """
 
     def on_start(self: GeneratorCrawlManager) -> None:
@@ -150,9 +150,7 @@ def test_s56_an_added_job_with_known_arguments_is_left_out() -> None:
 
 
 def test_s57_numbers_follow_the_order_of_scheduling() -> None:
-    """Ten digits from 1; a job that is known uses none; a delayed job gets its number when it
-    starts.
-    """
+    """Ten digits from 1; a known job uses none; a delayed job gets its number when it starts."""
     cls = generator(
         pages(1, 1, 2, 3),
         default_max_jobs=1,
@@ -212,7 +210,7 @@ def test_s58_a_failed_job_is_tried_again() -> None:
     ],
 )
 def test_s58_which_outcomes_are_tried_again(outcome: str, tries: int) -> None:
-    """What a person or we ended is not; every other failure is, ours included."""
+    """Jobs that a person or we ended are not retried; every other failure is, including ours."""
     assert len(simulate(generator(pages(1), MAX_RETRIES=1), outcomes=outcome).scheduled) == tries
 
 
@@ -263,7 +261,7 @@ def test_s59_stop_retry_ends_the_tries_of_that_job_only() -> None:
 
 
 def test_retries_wait_longer_and_longer() -> None:
-    """The delay, its factor and its most; the manager lives until they are due (S-D4)."""
+    """The delay, its factor and its maximum; the manager lives until they are due (S-D4)."""
     cls = generator(
         pages(1), MAX_RETRIES=4, retry_delay=100, retry_delay_factor=3, retry_delay_max=500
     )
@@ -279,7 +277,7 @@ def test_retries_wait_longer_and_longer() -> None:
 
 
 def test_s60_helpers_of_the_predicate() -> None:
-    """Counts hold inside of a cycle, and what they give is a copy."""
+    """Counts are consistent within a cycle, and results are copies."""
     seen: list[Any] = []
 
     def can_schedule_job_with_params(self: GeneratorCrawlManager, params: Any) -> bool:
@@ -354,7 +352,7 @@ def test_s62_it_does_not_take_over_the_outcomes_of_its_jobs() -> None:
 
 
 def test_s63_after_a_restart_the_generator_begins_anew_and_known_jobs_are_skipped() -> None:
-    """Also those that had ended, and numbers go on; where the listing changed, new items are
+    """This includes ended jobs, and numbers continue; where the listing changed, new items are
     found.
     """
     items = pages(1, 2, 3)
@@ -387,9 +385,7 @@ def test_s64_the_async_mixin_does_the_same() -> None:
 
 
 def test_s64_jobs_of_a_cycle_are_scheduled_together() -> None:
-    """Each one's own code may wait for the others, and an answer of ``None`` leaves its job for
-    later.
-    """
+    """The code of each may wait for the others, and ``None`` defers its job."""
     under_way = most = 0
 
     async def schedule_spider_with_jobargs(
@@ -482,7 +478,7 @@ def test_every_job_runs_exactly_once_and_its_tries(
     refused: int,
     lengths: int,
 ) -> None:
-    """S-D1, S-D2, S-D3, S-D10, S-57, S-63 under restarts at any cycle: a plain model says what must
+    """S-D1, S-D2, S-D3, S-D10, S-57, S-63 with restarts at any cycle: a plain model says what must
     have run.
     """
 
@@ -520,7 +516,7 @@ def test_every_job_runs_exactly_once_and_its_tries(
 
 
 def test_an_endless_generator_is_read_as_far_as_needed() -> None:
-    """S-D5: the buffer bounds it, even when nothing may start."""
+    """S-D5: the buffer limits it, even when nothing may start."""
     taken = count()
     cls = generator(lambda: ({"page": next(taken)} for _ in count()), default_max_jobs=2)
     assert len(simulate(cls, cycles=10).scheduled) == 20

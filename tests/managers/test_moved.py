@@ -1,4 +1,4 @@
-"""Classes as people move them over: odd, and legal in the original."""
+"""Classes as people move them over: unusual, but valid in the original."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.managers.support import generator, order, pages
 
 
 class Slots(CrawlManager):
-    """Has a loop of its own that checks no jobs, and schedules one for each slot of a frontier."""
+    """Has its own loop, which checks no jobs and schedules one for each slot of a frontier."""
 
     name, loop_mode, default_max_jobs = "slots", 120, 2
 
@@ -41,14 +41,14 @@ class Slots(CrawlManager):
 
 
 def test_a_loop_of_its_own_that_checks_no_jobs() -> None:
-    """What found no slot starts when one is free, and ends keep none."""
+    """Jobs that found no slot start when one is free, and ended ones keep none."""
     record = simulate(Slots, ["books", "f"], outcomes={2: "failed"}, cycles=50)
     assert [job.spider_args["slot"] for job in record.scheduled] == ["f0", "f1", "f2", "f3", "f4"]
     assert (record.over, record.most_live, record.close_reason) == (True, 2, "failed")
 
 
 class Stages(WorkFlowManager):
-    """Schedules by itself and asks for ends by itself; it has no hooks."""
+    """Schedules jobs and asks for their ends itself, without hooks."""
 
     name, loop_mode = "stages", 10
 
@@ -67,7 +67,7 @@ class Stages(WorkFlowManager):
 
 
 def test_a_workflow_manager_under_a_cap() -> None:
-    """Nobody checks its jobs, and they keep no slot after their end."""
+    """Nobody checks its jobs, but they keep no slot after their end."""
     record = simulate(Stages, ["--max-running-jobs", "1"], outcomes={4: "my own"}, cycles=200)
     assert [(job.spider, job.seq) for job in record.scheduled] == [
         ("a", 1),

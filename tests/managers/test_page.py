@@ -1,4 +1,4 @@
-"""docs/managers.md and its neighbour: their examples do what the pages say of them."""
+"""docs/managers.md and the related page: their examples do what the pages say."""
 
 from __future__ import annotations
 

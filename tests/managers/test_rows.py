@@ -1,6 +1,4 @@
-"""Each rule and defect of the original has a test of its name, or a reason in
-docs/managers.md.
-"""
+"""Each rule and defect of the original has a test that names it, or a reason in docs/managers.md."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_s01_without_loop_mode_there_is_one_cycle() -> None:
 
 
 def test_s02_the_time_limit_stops_the_loop_and_nothing_else() -> None:
-    """At the beginning of a cycle; its jobs are neither stopped nor waited for."""
+    """Checked at the beginning of a cycle; its jobs are neither stopped nor waited for."""
     cls = generator(pages(*range(9)), default_max_jobs=2)
     record = simulate(cls, ["--max-running-time", "100"], seconds=70)
     assert ([job.at for job in record.scheduled], record.left) == ([0, 0, 70, 70], 2)
@@ -69,7 +69,7 @@ def test_s03_hooks_of_start_close_and_cycle() -> None:
 
 
 def test_s04_the_close_reason() -> None:
-    """It may be set again; without one it is ``finished``."""
+    """It may be set again; the default is ``finished``."""
 
     def finished_ok_hook(self: Any, *job: Any) -> None:
         self.set_close_reason("first")
@@ -90,7 +90,7 @@ def test_s04_the_close_reason() -> None:
 
 
 def test_s05_where_the_flow_id_comes_from() -> None:
-    """Tag, then option, then made; a script that needs none has none."""
+    """From a tag, then from an option, else generated; a script that needs none has none."""
     cls = generator()
     assert identity_of(cls, ["--flow-id", "option"], ["FLOW_ID=tag", "FLOW_ID=later"]) == (
         "crawl",
@@ -194,9 +194,7 @@ def test_s10_named_command_lines() -> None:
 
 
 def test_s10_a_flow_id_in_a_named_command_line_is_never_ignored_in_silence() -> None:
-    """Whoever starts a manager gives it its flow id, and does not know what its named command lines
-    hold.
-    """
+    """Whoever starts a manager sets its flow id, and does not know its named command lines."""
     cls = generator(pages(1), PROGRAMS={"nightly": {"command_line": ["--flow-id", "n1"]}})
     assert tag(simulate(cls, ["-g", "nightly"]).scheduled[0].tags, "FLOW_ID") == ["n1"]
     with pytest.raises(
@@ -237,7 +235,7 @@ SPIDER_STATS = {
 
 
 def test_s15_statistics_of_jobs_are_added_up_once() -> None:
-    """Also where two of the prefixes match one name, which the original counts twice."""
+    """This also holds if two of the prefixes match one name, which the original counts twice."""
     cls = generator(pages(1, 2), target_spider_stats=("mine/", "mine/a", "item_"))
     stats = simulate(cls, stats=SPIDER_STATS).stats
     assert {name: value for name, value in stats.items() if name.endswith("/total")} == {
@@ -323,7 +321,7 @@ def test_s13_owned_jobs_come_page_by_page_each_once() -> None:
 
 
 def test_s23_sd11_owned_jobs() -> None:
-    """They need a state and take no tag; all attempts and projects are found."""
+    """They need a state and accept no tag; all attempts and projects are found."""
     found: list[Any] = []
 
     def on_close(self: GeneratorCrawlManager) -> None:
@@ -352,7 +350,7 @@ def test_s23_sd11_owned_jobs() -> None:
 
 
 class Resuming(GeneratorCrawlManager):
-    """Writes down what it is told at a resume."""
+    """Records what it gets at a resume."""
 
     name, loop_mode, spider, default_max_jobs = "resuming", 60, "shops", 2
 
@@ -431,7 +429,7 @@ def test_s26_wait_for_sleeps_first_and_says_whether_they_ended(
 
 
 def test_s27_ends_are_read_once_in_each_cycle() -> None:
-    """Back to the first that is known; an end that comes late from an early job is found too."""
+    """Back to the first known one; a late end of an early job is found as well."""
     asked: list[int] = []
 
     class Cached(CachedFinishedJobsMixin, GeneratorCrawlManager):

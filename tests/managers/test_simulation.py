@@ -1,6 +1,4 @@
-"""A simulation takes the pages and decisions that the database takes, and refuses what that
-refuses.
-"""
+"""A simulation accepts the same pages and decisions as the database, and refuses the same."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ def test_numbers_and_rows_that_another_commit_took_are_not_taken_again() -> None
 
 
 def test_what_is_known_falls_away() -> None:
-    """Also a retry whose number is there already (S-57)."""
+    """This includes a retry whose number already exists (S-57)."""
     simulation = _simulation(1)
     simulation.commit(Decision(picked=[PickedJob(1, 1, job(1))]))
     retry = AddedJob(-1, job(5), seq=1, retry=1)

@@ -1,6 +1,4 @@
-"""Time that a class takes: a cycle ends after some of it, and the next one goes on where that
-stopped.
-"""
+"""Slow classes: a cycle ends after some time, and the next one continues where that stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from tests.managers.support import generator, pages
 
 
 class Timed(Simulation):
-    """One whose class takes time, as its hooks say."""
+    """A manager whose class takes time, as its hooks say."""
 
     took = 0.0
 
@@ -48,9 +46,7 @@ def test_slow_hooks_of_jobs_that_end_together_run_over_several_cycles_each_once(
 
 @pytest.mark.parametrize("loop_mode", [0, 60])
 def test_a_manager_does_not_end_before_the_hooks_of_what_has_ended(loop_mode: int) -> None:
-    """Its loop ends it with the first outcome; or it has one cycle, and ends were waiting for
-    it.
-    """
+    """Its loop ends it with the first outcome, or it has one cycle and ends were waiting for it."""
     called: list[int] = []
 
     def hook(self: Any, *args: Any) -> None:
@@ -159,8 +155,8 @@ def test_with_acquire_all_jobs_live_jobs_of_other_flows_hold_slots() -> None:
 
 
 def test_a_loop_that_reads_outcomes_gets_each_end_in_a_cycle_of_its_own() -> None:
-    """What it makes of an outcome is on record with the hooks of that end, so no other hook can
-    undo the one alone.
+    """What it makes of an outcome is committed with the hooks of that end, so no other hook can
+    undo only one of them.
     """
     seen: list[list[str]] = []
     told: list[Any] = []

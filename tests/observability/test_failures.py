@@ -1,4 +1,4 @@
-"""Exceptions on their way into a history or a trace: whatever they carry, no secret arrives."""
+"""Exceptions on their way into a history or a trace: whatever they contain, no secret arrives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def knowing() -> Iterator[None]:
 
 @activity.defn
 async def leaks() -> None:
-    """Tells the secret in message, cause, details and a line of the traceback."""
+    """Raise an error with the secret in message, cause, details and a line of the traceback."""
     try:
         raise ValueError(f"cannot log in with {CANARY}")
     except ValueError as error:
@@ -116,7 +116,7 @@ def test_any_failure_can_be_told(message: str, detail: object) -> None:
 
 
 class Odd(Exception):
-    """An exception of somebody else."""
+    """A foreign exception."""
 
 
 texts = st.text(
@@ -186,7 +186,7 @@ def test_a_cut_failure_tells_its_beginning_and_the_innermost_calls() -> None:
 
 @activity.defn
 async def fails_at_length() -> None:
-    """Fails with more than the server keeps of a try."""
+    """Fail with more text than the server keeps of a try."""
     raise StoreUnavailable("x" * 50_000) from ValueError("y" * 50_000)
 
 

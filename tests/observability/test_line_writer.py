@@ -1,5 +1,5 @@
-"""A reader that stands still, leaves, or comes back: nobody who logs waits for it, and what was
-lost is counted.
+"""A reader that stalls, leaves or returns: no logging thread waits for it, and lost lines are
+counted.
 """
 
 from __future__ import annotations

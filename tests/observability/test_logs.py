@@ -1,4 +1,4 @@
-"""Every line of our processes: one valid JSON object, with the fields of its run and without any
+"""Every line of our processes is one valid JSON object, with the fields of its run and without any
 secret.
 """
 
@@ -31,7 +31,7 @@ CANARY = "c4nary-0f-the-tests"
 
 
 def written(stream: io.StringIO) -> str:
-    """What was written, after the thread that writes has done so."""
+    """Return what was written, once the writing thread has done so."""
     for handler in logging.getLogger().handlers:
         handler.flush()
     return stream.getvalue()
@@ -42,7 +42,7 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """Logging as a service configures it, into a buffer; everything as before afterwards."""
+    """Configure logging as a service does, into a buffer, and restore it afterwards."""
     root = logging.getLogger()
     before = (root.handlers[:], root.level, sys.excepthook, threading.excepthook)
     stream = io.StringIO()
@@ -58,7 +58,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 @pytest.fixture
 def lines(fresh: io.StringIO) -> Lines:
-    """A service's lines, parsed."""
+    """Return a service's lines, parsed."""
     logs.configure("tests", Settings(gateway=GatewaySettings(token=SecretStr(CANARY))))
 
     def parsed() -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ log = logging.getLogger("tests.logs")
 def test_a_service_says_which_variable_nobody_reads(
     fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would work with the default database and nobody would know."""
+    """Otherwise it would silently use the default database."""
     monkeypatch.setattr(sys, "stderr", fresh)  # pytest takes it back between fixture and test
     monkeypatch.setenv("LIFECYCLE_DATABSE__URL", f"mysql+pymysql://u:{CANARY}@db/runs")
     logs.configure("tests", Settings())

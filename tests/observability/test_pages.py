@@ -1,6 +1,4 @@
-"""The pages for operators say what is true: settings, commands, figures and tests that they name
-exist.
-"""
+"""The pages for operators are true: the settings, commands, metrics and tests that they name exist."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ def test_the_file_of_the_example_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def commands(program: str) -> list[tuple[str, str]]:
-    """(page, command line) of every line in a code block that calls a program."""
+    """Return (page, command line) for every line in a code block that calls a program."""
     found = []
     for page in sorted(DOCS.glob("*.md")):
         for block in re.findall(
@@ -194,9 +192,8 @@ def test_pages_link_to_files_that_exist() -> None:
 
 
 def test_modules_and_rooms_that_pages_name_exist() -> None:
-    """Paths of modules on every page; on those for developers also rooms.
-
-    They begin at the package or the root.
+    """Paths of modules on every page, and of rooms on pages for developers. They begin at the
+    package or the root.
     """
     missing = []
     for page in PAGES:
@@ -211,7 +208,7 @@ def test_modules_and_rooms_that_pages_name_exist() -> None:
 
 
 def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
-    """Read by systemd itself where it is installed; its form and its commands are checked in any
+    """systemd itself checks it where it is installed; its form and its commands are checked in any
     case.
     """
     text = re.search(r"```ini\n(.*?)```", (DOCS / "deployment.md").read_text(), re.DOTALL)

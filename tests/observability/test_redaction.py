@@ -1,6 +1,4 @@
-"""Redaction: nothing known to be secret is ever left over, and it never fails, whatever it is
-given.
-"""
+"""Redaction: no known secret remains, and it never fails, whatever it gets."""
 
 from __future__ import annotations
 

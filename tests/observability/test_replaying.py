@@ -1,5 +1,5 @@
-"""A workflow whose code is executed again and again, as after every restart of a worker: its lines
-are written once.
+"""A workflow whose code is executed again and again, as after every restart of a worker, logs each
+line once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ async def step(run_id: int) -> None:
 
 @workflow.defn(sandboxed=False)
 class Steps:
-    """Three steps and a line after each."""
+    """Three steps with a line after each."""
 
     @workflow.run
     async def run(self) -> None:

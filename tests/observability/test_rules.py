@@ -1,6 +1,5 @@
-"""Rules of security that the source must keep.
-
-What texts do on their way: ``tests/gateway/test_security.py``.
+"""Security rules that the source must follow. ``tests/gateway/test_security.py`` tests what happens
+to texts.
 """
 
 from __future__ import annotations
@@ -62,7 +61,9 @@ def test_data_never_becomes_code() -> None:
 
 
 def test_sql_is_put_together_in_few_places_and_there_from_names_of_ours() -> None:
-    """The linter (S608) refuses SQL made of texts; whoever silences it has to come by here."""
+    """The linter (S608) refuses SQL that is composed of texts; whoever disables it has to change
+    this test.
+    """
     silenced = {str(path.relative_to(ROOT)) for path in MODULES if "noqa: S608" in path.read_text()}
     assert silenced == {
         *("store/base/bulk.py", "features/graphs/store/steps.py", "store/runs/moves.py"),

@@ -1,5 +1,5 @@
-"""A real worker that carried out real runs: its lines, its figures, its traces, and no secret in
-any of them.
+"""A real worker that executed real runs: its lines, its metrics, its traces, and no secret in any
+of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Harness:
         return self.handles[crawler]
 
     async def begin_by_http(self) -> None:
-        """The same through the gateway, as a front end does it, with a secret in a header and in a
+        """Start a run through the gateway, as a front end does, with a secret in a header and in a
         wrong request.
         """
         address = f"http://127.0.0.1:{self.watched.ports['gateway']}/v1/runs"
@@ -83,7 +83,7 @@ def _is_end(line: dict[str, object]) -> bool:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Harness]:
-    """Four runs: one waits for the scheduler service and is good, one fails, one is stopped, one
+    """Four runs: one waits for the scheduler service and succeeds, one fails, one is stopped, one
     comes by HTTP.
     """
     folder = tmp_path_factory.mktemp("watched")
@@ -302,7 +302,7 @@ async def test_a_run_is_one_trace(harness: Harness) -> None:
 
 
 async def test_histories_made_with_traces_replay_without_them(harness: Harness) -> None:
-    """Switching traces on or off must never stop a run: see also the golden histories below."""
+    """Switching traces on or off must never block a run; see also the golden histories below."""
     for handle in harness.handles.values():
         history = await handle.fetch_history()
         await Replayer(workflows=WORKFLOWS, plugins=[plugin()]).replay_workflow(history)

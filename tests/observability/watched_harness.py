@@ -55,9 +55,7 @@ CATALOGUE = """
 
 
 def reserve_port() -> socket.socket:
-    """A port that nobody else is given while this is open; whoever binds it by name, as servers do,
-    may have it.
-    """
+    """Reserve a port, which nobody else gets while this is open; a server may bind it by number."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
@@ -65,7 +63,7 @@ def reserve_port() -> socket.socket:
 
 
 def get(url: str) -> str:
-    """The body of a page; empty while nobody answers."""
+    """Return the body of a page, or nothing while nobody responds."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return str(answer.read().decode())
@@ -74,7 +72,7 @@ def get(url: str) -> str:
 
 
 def until(condition: Callable[[], T], seconds: float = 150) -> T:
-    """The first true value of ``condition``."""
+    """Return the first true value of ``condition``."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {seconds} s: {value!r}"
@@ -83,7 +81,7 @@ def until(condition: Callable[[], T], seconds: float = 150) -> T:
 
 
 class Collector(ThreadingHTTPServer):
-    """An OTLP endpoint that keeps what it is sent."""
+    """An OTLP endpoint that stores what it receives."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -107,7 +105,7 @@ class Collector(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def spans(self) -> list[Any]:
-        """Every span that arrived, with its resource."""
+        """Return every received span, with its resource."""
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
             ExportTraceServiceRequest,
         )
@@ -121,7 +119,7 @@ class Collector(ThreadingHTTPServer):
 
 @dataclass
 class Watched:
-    """The processes, and what they wrote."""
+    """The processes, and their output."""
 
     folder: Path
     temporal: str
@@ -166,7 +164,7 @@ class Watched:
         }
 
     def start(self, name: str) -> None:
-        """A service by its verb, writing to a file of its own."""
+        """Start a service by its verb, with its own output file."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "crawler_lifecycle.cli", name], cwd=self.folder, env=self.env,
@@ -186,7 +184,7 @@ class Watched:
         return False
 
     def stop(self) -> None:
-        """SIGTERM to all, and wait."""
+        """Send SIGTERM to all, and wait."""
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
@@ -197,7 +195,7 @@ class Watched:
         self.collector.server_close()
 
     def end(self, *which: str) -> None:
-        """SIGTERM to some, which send their last spans."""
+        """Send SIGTERM to some, which then send their last spans."""
         for name in which:
             self.processes[name].send_signal(signal.SIGTERM)
             assert self.processes[name].wait(120) == 0, self.log(name)
@@ -206,14 +204,14 @@ class Watched:
         return (self.folder / f"{name}.log").read_text()
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Every line that a process wrote to its end, each one JSON."""
+        """Return every line that a process wrote, each one JSON."""
         return [json.loads(line) for line in self.log(name).rpartition("\n")[0].splitlines()]
 
     def scrape(self, name: str = "metrics") -> str:
         return get(f"http://127.0.0.1:{self.ports[name]}/metrics")
 
     def value(self, metric: str, **labels: str) -> float:
-        """The sum over all series of a metric that have these labels."""
+        """Return the sum over all series of a metric that have these labels."""
         total = 0.0
         for line in self.scrape().splitlines():
             found = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line)

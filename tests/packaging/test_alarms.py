@@ -1,4 +1,4 @@
-"""Each alarm fires when it should, and is silent when it should: promtool plays them."""
+"""Each alert fires when it should, and is silent when it should: promtool plays them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The crawler's Dockerfile, and the archive that the tests assemble of it.
-
-It is never built here.
+"""The crawler's Dockerfile, and the archive that the tests assemble from it. It is never built
+here.
 """
 
 from __future__ import annotations

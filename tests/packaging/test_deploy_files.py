@@ -1,5 +1,5 @@
-"""``deploy/`` read as data, without a cluster: what it names exists, and what it grants is what the
-code needs.
+"""``deploy/`` as data, without a cluster: what it names exists, and what it grants is what the code
+needs.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def test_our_own_pods_of_production_have_the_login_of_the_registry() -> None:
 
 
 def test_what_the_first_installation_leaves_out_are_the_processes() -> None:
-    """What the migration needs (its account, its way to the database) is there before it."""
+    """What the migration needs (its account, its access to the database) exists before it."""
     assert "kubectl apply -k deploy/overlays/production -l '!app.kubernetes.io/name'" in PAGE
     later = {one["kind"] for one in BASE if "app.kubernetes.io/name" in one["metadata"]["labels"]}
     assert later == {"Deployment", "Service"}
@@ -267,7 +267,7 @@ def test_ports_are_those_of_the_settings(base_settings: Settings) -> None:
 
 
 def routes(workload: str) -> set[str]:
-    """The paths that a service answers on the port of its probes."""
+    """Return the paths that a service answers on the port of its probes."""
     if workload.startswith("worker-"):
         return {route.path for route in Health(["workflows"]).app("127.0.0.1").routes}  # type: ignore[attr-defined]
     if workload == "gateway":
@@ -334,7 +334,7 @@ def test_there_is_a_workload_for_every_role_and_every_command_exists() -> None:
 
 
 def secret_keys() -> dict[tuple[str, str], bool]:
-    """(Secret, key) -> whether things go without it."""
+    """Map (Secret, key) to whether it is optional."""
     found = {}
     for one in WORKLOADS:
         for container in containers(one):
@@ -380,7 +380,7 @@ def test_the_secrets_of_the_demo_are_complete() -> None:
 
 
 def test_secrets_of_a_running_demo_are_never_written_over() -> None:
-    """The database keeps the password that it was made with."""
+    """The database keeps its first password."""
     for file in (
         DEPLOY / "secrets/make-demo.sh",
         DEPLOY / "overlays/demo/kustomization.yaml",
@@ -567,8 +567,8 @@ def test_a_drained_node_takes_one_of_each_at_a_time() -> None:
 
 
 def test_a_cluster_grows_for_crawls_and_nothing_gives_way_to_them() -> None:
-    """Pods below the Cluster Autoscaler's cutoff count as nothing to it; above 0 crawls would
-    displace others.
+    """Pods below the Cluster Autoscaler's cutoff do not count; above 0, crawls would preempt
+    others.
     """
     settings = dict(
         line.split("=", 1)
@@ -765,8 +765,8 @@ def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(
 
 
 def known_metrics() -> set[str]:
-    """What our processes tell: from the code where it has a table, and from the page that is
-    compared with it.
+    """Return our processes' metrics: from the code's tables, and from the page that is compared
+    with them.
     """
     page = set(
         re.findall(r"^- `(\w+)`", (ROOT / "docs/observability.md").read_text(), re.MULTILINE)
@@ -792,7 +792,7 @@ def test_alarms_speak_of_figures_that_exist() -> None:
 
 
 def test_the_chart_asks_for_figures_that_exist() -> None:
-    """Its dashboard, and what it scales by."""
+    """In its dashboard, and in its autoscaling."""
     board = json.loads((DEPLOY / "helm/files/dashboard.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked += re.findall(

@@ -111,7 +111,7 @@ def test_the_page_of_python_has_the_types_that_overrides_need() -> None:
 
 
 def test_a_wheel_leaves_the_site_alone_and_a_download_is_no_new_file_of_the_clone() -> None:
-    """``make site`` writes into ``dist/`` as ``make wheel`` does."""
+    """``make site`` writes into ``dist/``, like ``make wheel``."""
     makefile = (docs_site.ROOT / "Makefile").read_text()
     recipe = makefile.partition("\nwheel:")[2].partition("\n\n")[0]
     assert re.search(r"rm -r?f dist( |$)", recipe) is None

@@ -1,4 +1,4 @@
-"""The gate of ``make lint``: no room or page is longer than its figure, no docstring begins like a
+"""The checks of ``make lint``: no room or page exceeds its limit, no docstring begins like a
 question, and no text has a word that the glossary replaced.
 """
 

@@ -1,4 +1,4 @@
-"""The Dockerfile, read and not built: a build takes minutes (`make image`, `python3 -m tools
+"""The Dockerfile, read but not built: a build takes minutes (`make image`, `python3 -m tools
 test-image`).
 """
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Instruction and arguments, continued lines joined, comments left out."""
+    """Return instructions and arguments, with continued lines joined and without comments."""
     text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [

@@ -1,5 +1,5 @@
-"""The tools of ``make image``, without an engine: what they ask of it, the archives, the bill, the
-list.
+"""The tools of ``make image``, without an engine: their calls to it, the archives, the bill of
+materials, the list.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The lock files hold what ``pyproject.toml`` asks for, with hashes and without addresses.
-
-No network is needed.
+"""The lock files contain what ``pyproject.toml`` requires, with hashes and without addresses. No
+network is needed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CONTENTS = {
 
 
 def locked(path: Path) -> dict[str, tuple[Version, set[str]]]:
-    """Name -> version and hashes. Any line that is neither a pin nor a hash fails."""
+    """Map names to versions and hashes. Any line that is neither a pin nor a hash fails."""
     found: dict[str, tuple[Version, set[str]]] = {}
     text = path.read_text().replace("\\\n", " ")
     for line in text.splitlines():
@@ -54,7 +53,7 @@ def locked(path: Path) -> dict[str, tuple[Version, set[str]]]:
 
 
 def wanted(path: Path) -> Iterator[Requirement]:
-    """The requirements that go into a lock."""
+    """Return the requirements for a lock."""
     extras, groups = CONTENTS[path]
     texts = list(PROJECT["project"]["dependencies"])
     for extra in extras:
@@ -81,8 +80,8 @@ def test_every_requirement_is_locked_at_a_version_that_fits(path: Path) -> None:
 
 @LOCKS
 def test_nothing_is_locked_that_nothing_asks_for(path: Path) -> None:
-    """Follows what the installed packages require; a package that is not installed is taken as it
-    is locked.
+    """Follows the requirements of installed packages; for a package that is not installed, the lock
+    is trusted.
     """
     known, needed = locked(path), set()
     todo = [(canonicalize_name(r.name), frozenset(r.extras)) for r in wanted(path)]
@@ -152,8 +151,8 @@ def test_run_and_dev_need_no_tools_of_tests() -> None:
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with the calls of two stubs: the only program in PATH, which is uv, and the
-    environment's Python.
+    """A file with the calls of two stubs: uv, the only program in PATH, and the environment's
+    Python.
     """
     calls = tmp_path / "calls"
     for name in ("uv", "python"):
@@ -229,7 +228,7 @@ def test_the_makefile_compiles_what_is_checked_here() -> None:
 
 @pytest.mark.slow
 def test_a_changed_byte_is_refused(tmp_path: Path) -> None:
-    """What ``--require-hashes`` is for, with a wheel of our own so that no network is needed."""
+    """The purpose of ``--require-hashes``, with a wheel of our own so that no network is needed."""
     wheels = tmp_path / "wheels"
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""What is played on the newest Python exists."""
+"""The tests that run on the newest Python exist."""
 
 from __future__ import annotations
 

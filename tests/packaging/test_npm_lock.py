@@ -1,4 +1,4 @@
-"""The lock of the npm example: each package with its hash, and no address of a registry."""
+"""The lock of the npm example: each package with its hash, without the address of a registry."""
 
 from __future__ import annotations
 

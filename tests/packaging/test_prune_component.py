@@ -1,5 +1,5 @@
-"""``deploy/components/prune``: what it starts exists, may do nothing else, and is as restricted as
-all of ours.
+"""``deploy/components/prune``: what it starts exists, may do nothing else, and has the same
+restrictions as all our pods.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def test_what_it_calls_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_reaches_the_database_and_nothing_else() -> None:
-    """The patch adds it to the one policy that lets to the database, in the place where that keeps
-    its list.
-    """
+    """The patch adds it to the only policy that permits access to the database, in the right list."""
     (kustomization,) = documents(FOLDER / "kustomization.yaml")
     (patch,) = kustomization["patches"]
     policies = {

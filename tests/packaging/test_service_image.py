@@ -1,4 +1,4 @@
-"""The archive that the tests assemble of the Dockerfile: the same layout, user, entry point and
+"""The archive that the tests assemble from the Dockerfile: the same layout, user, entry point and
 environment.
 """
 
@@ -105,7 +105,7 @@ def test_the_archive_is_what_the_dockerfile_says(archive: Path) -> None:
 
 @pytest.mark.slow
 def test_the_locked_packages_are_enough(archive: Path, tmp_path: Path) -> None:
-    """Every process of ours is imported with nothing of the environment that the tests run in."""
+    """Every process of ours is imported without the environment of the tests."""
     with tarfile.open(archive) as tar:
         layers = manifest_of(tar)[0]["layers"]
         for layer in layers[1:3]:

@@ -1,4 +1,4 @@
-"""The rules of ``tools/style.py``: each finds what it refuses, and lets what is like it pass."""
+"""The rules of ``tools/style.py``: each finds what it refuses, and accepts similar code."""
 
 from __future__ import annotations
 

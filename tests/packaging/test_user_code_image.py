@@ -1,4 +1,4 @@
-"""The example image with users' managers: its Dockerfile, and that what it sets loads what it
+"""The example image with users' managers: its Dockerfile, and that its settings load what it
 copies.
 """
 

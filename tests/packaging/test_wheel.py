@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works in an environment of its own."""
+"""The wheel: its contents, and that it works in its own environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def build(folder: Path) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
@@ -101,8 +101,8 @@ def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> No
 
 
 def installed(wheel: Path, venv: Path) -> Path:
-    """The programs of a new environment with this wheel alone; what it requires is that of the
-    tests' environment.
+    """Return the programs of a new environment that contains only this wheel; its requirements come
+    from the tests' environment.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     own = next((venv / "lib").glob("python*/site-packages"))
@@ -133,9 +133,8 @@ ENV = {
 def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(
     wheel: Path, tmp_path: Path
 ) -> None:
-    """As ``uvx crawler-lifecycle`` does.
-
-    The Temporal server comes from PATH, so that no registry is asked.
+    """As with ``uvx crawler-lifecycle``. The Temporal server comes from PATH, so no registry is
+    asked.
     """
     programs = installed(wheel, tmp_path / "venv")
     folder, temporal = tmp_path / "empty", Path(sys.executable).parent
@@ -174,9 +173,7 @@ def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(
 
 @pytest.mark.slow
 def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
-    """A new environment with this wheel alone; what it requires comes from the environment of the
-    tests.
-    """
+    """A new environment with only this wheel; its requirements come from the tests' environment."""
     venv = tmp_path / "venv"
     python, crawlctl = (installed(wheel, venv) / name for name in ("python", "crawlctl"))
 

@@ -25,7 +25,7 @@ CALL = re.compile(rf"{BEFORE}make((?: (?:{NO_TARGETS}|[a-z][a-z0-9-]*(?![\w=./])
 
 
 def named_targets(text: str) -> set[str]:
-    """The targets of each call of make in the text."""
+    """Return the targets of each call of make in the text."""
     return {
         name
         for words in CALL.findall(text)
@@ -34,21 +34,21 @@ def named_targets(text: str) -> set[str]:
 
 
 def steps(workflow: Path) -> Iterator[dict[str, Any]]:
-    """The steps of all jobs."""
+    """Return the steps of all jobs."""
     for job in yaml.safe_load(workflow.read_text())["jobs"].values():
         yield from job["steps"]
 
 
 def code(page: str) -> str:
-    """The code of a Markdown page: fenced and indented blocks, and words in backticks, each on a
-    line of its own.
+    """Return the code of a Markdown page: fenced and indented blocks, and words in backticks, each
+    on its own line.
     """
     found = re.findall(r"```.*?\n(.*?)```|^    (.+?)$|`([^`\n]+)`", page, re.S | re.M)
     return "\n".join(part for match in found for part in match)
 
 
 def documents() -> list[Path]:
-    """Each tracked Markdown page but the changelog."""
+    """Return each tracked Markdown page except the changelog."""
     listed = subprocess.run(
         ["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -60,7 +60,7 @@ def documents() -> list[Path]:
 
 
 def missing_modules(text: str) -> list[str]:
-    """The calls of modules and of tasks (``python -m tools TASK``) in the text that do not
+    """Return the calls of modules and tasks (``python -m tools TASK``) in the text that do not
     exist.
     """
     wrong = []
@@ -76,7 +76,7 @@ def missing_modules(text: str) -> list[str]:
 
 
 def missing_scripts(text: str) -> set[str]:
-    """The scripts of this repository that a command calls by their path, and that cannot be
+    """Return the scripts of this repository that a command calls by path, and that cannot be
     executed.
     """
     called = re.findall(r"^(\.?[\w-]+/[\w./-]+)", text, re.M)
@@ -110,7 +110,9 @@ def test_the_workflows_call_the_complete_tests_the_linter_and_what_is_published(
 
 
 def test_a_tag_has_one_version_for_package_and_chart() -> None:
-    """The first job of a release refuses another: its last job would miss the chart's file."""
+    """The first job of a release refuses other tags, because its last job would not find the
+    chart's file.
+    """
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((ROOT / "deploy" / "helm" / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == version
@@ -153,7 +155,7 @@ def test_documents_name_only_targets_and_modules_that_exist() -> None:
 
 
 def test_a_page_outside_of_docs_links_only_files_that_exist() -> None:
-    """``make site`` reads the pages of docs/ alone."""
+    """``make site`` checks only the pages in docs/."""
     wrong = []
     for page in (*documents(), ROOT / "CHANGELOG.md"):
         links = re.findall(r"\]\(([\w./-]+)(?:#[^)]*)?\)", page.read_text())

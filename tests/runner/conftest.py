@@ -19,9 +19,7 @@ def fixture(tmp_path: Path) -> Iterator[RunnerFixture]:
 
 
 class _Page(BaseHTTPRequestHandler):
-    """Any path is a small page; paths are remembered, and answered in the order in which they
-    came.
-    """
+    """Serves a small page for any path; paths are recorded, and answered in order."""
 
     site: Site
 

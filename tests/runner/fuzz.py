@@ -1,5 +1,5 @@
-"""Plays many random feeds and projects, and prints what differs:
-``python -m tests.runner.fuzz COUNT SEED``.
+"""Plays many random feeds and projects, and prints differences: ``python -m tests.runner.fuzz COUNT
+SEED``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EACH_BY_HTTP = 100
 
 
 def main() -> None:
-    """Play as many cases as are asked for: feeds, and projects with a feed, by turns."""
+    """Play this number of cases, alternating between feeds and projects with a feed."""
     count, first = (
         int(sys.argv[1]),
         int(sys.argv[2]) if len(sys.argv) > 2 else random.Random().randrange(2**32),

@@ -25,9 +25,8 @@ class _Quiet(BaseHTTPRequestHandler):
 
 
 class LeaseGateway(ThreadingHTTPServer):
-    """Leases ``connections`` lanes, which begin ``requests_per_s`` requests a second together.
-
-    Without ``connections``, all hosts are without limits.
+    """Leases ``connections`` lanes, which together begin ``requests_per_s`` requests a second.
+    Without ``connections``, no host is limited.
     """
 
     daemon_threads = True
@@ -40,7 +39,7 @@ class LeaseGateway(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def environment(self) -> dict[str, str]:
-        """The variables of a task whose leases come from here."""
+        """Return the variables of a task whose leases come from here."""
         url = f"http://127.0.0.1:{self.server_address[1]}/leases"
         return {"CRAWL_LEASES_URL": url, "CRAWL_LEASES_TOKEN": "secret"}
 

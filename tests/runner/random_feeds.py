@@ -1,5 +1,5 @@
-"""Feeds at random, and what was written: formats, delimiters, encodings, compressions, quotes and
-cut ends.
+"""Random feeds with their items: formats, delimiters, encodings, compressions, quotes and truncated
+ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ INCHES = ('19" rack', '"Big" lamp', '7"', '"24"', "plain", "tall")
 
 @dataclass
 class Written:
-    """A file, its bytes, and its items with the place where each of them ends."""
+    """A file, its bytes, and its items with the position where each of them ends."""
 
     name: str
     data: bytes
@@ -63,12 +63,12 @@ class Written:
     declared: dict[str, str] | None
 
     def complete(self) -> int:
-        """Return how many items certainly are whole."""
+        """Return how many items are certainly complete."""
         return sum(end <= len(self.data) for end in self.ends) if self.cut else len(self.items)
 
 
 def written(seed: int) -> Written:
-    """Return the feed of this number."""
+    """Return the feed with this number."""
     rng = random.Random(seed)
     kind, encoding = rng.choice(FORMATS), rng.choice(ENCODINGS)
     items: list[Any] = [
@@ -118,7 +118,7 @@ def _after(encoding: str) -> str:
 
 
 def _packed(rng: random.Random, data: bytes) -> bytes:
-    """Return the data as gzip of one or several members."""
+    """Return the data as gzip with one or several members."""
     places = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 1, 3))))
     return b"".join(
         gzip.compress(data[a:b]) for a, b in zip([0, *places], [*places, len(data)], strict=True)
@@ -146,7 +146,7 @@ def _item(rng: random.Random, *, texts: bool) -> dict[str, Any]:
 
 
 def _json_lines(rng: random.Random, items: list[Any], _: str) -> list[str]:
-    """Lines, some of them with a comma, or each object over several lines."""
+    """Return lines, some with a comma, or each object on several lines."""
     end, indent = rng.choice(("\n", "\n", "\r\n", ",\n", "\n\n")), rng.choice((None, None, None, 1))
     return [
         "",
@@ -155,7 +155,7 @@ def _json_lines(rng: random.Random, items: list[Any], _: str) -> list[str]:
 
 
 def _lists(rng: random.Random, items: list[Any], _: str) -> list[str]:
-    """One or several lists, with or without commas too many."""
+    """Return one or several lists, with or without surplus commas."""
     indent, comma = rng.choice((None, None, 2)), rng.choice((",", ",\n", ", \n", "\n,\n", ",,\n"))
     begin, last = rng.choice(("[", "[\n")), rng.choice(("]", "\n]\n", ",\n]"))
     if not items:
@@ -170,7 +170,7 @@ def _lists(rng: random.Random, items: list[Any], _: str) -> list[str]:
 
 
 def _records(rng: random.Random, items: list[Any], delimiter: str) -> list[str]:
-    """CSV of a proper writer, or by hand with inches."""
+    """Return CSV from a proper writer, or hand-written with inches."""
     by_hand = rng.random() < 0.3
     if by_hand:
         for item in items:
@@ -212,10 +212,8 @@ def _xml(value: Any) -> str:
 
 
 def difference(seed: int, surfaces: Surfaces, asked: Any = None) -> str | None:
-    """Return how a feed differs from what was written: read at once, in pieces, counted as it
-    grows, and told.
-
-    ``asked``: as in ``Surfaces.difference``.
+    """Return how a feed differs from what was written: read at once, in parts, counted as it grows,
+    and reported. For ``asked``, see ``Surfaces.difference``.
     """
     feed, rng = written(seed), random.Random(-seed)
     task = {f"t/{feed.name}": feed.data}

@@ -1,7 +1,5 @@
-"""Scrapy projects at random: which feed they have, in which of the places for settings, and what
-Scrapy writes into it.
-
-Scrapy's own exporters write the feeds in this process, after the settings are merged as
+"""Random Scrapy projects: their feed, the place of its settings, and what Scrapy writes into it.
+Scrapy's own exporters write the feeds in this process, after the settings are merged like
 ``crawl_runner_boot.py`` and ``crawl_runner_feeds.py`` merge them.
 """
 
@@ -68,14 +66,14 @@ _FIELDS = ("name", "text", "price", "tags")
 
 
 class Semicolons(CsvItemExporter):
-    """As projects of countries with a decimal comma have it."""
+    """As in projects from countries with a decimal comma."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "delimiter": ";"})
 
 
 class Lines(JsonLinesItemExporter):
-    """Derived, and nothing else."""
+    """Derived without changes."""
 
 
 class _Product(scrapy.Item):
@@ -87,7 +85,7 @@ _AsDataclass = dataclasses.make_dataclass("_AsDataclass", ["name", "text", "pric
 
 @dataclass
 class Project:
-    """Settings in their places, and the items that its one spider finds."""
+    """Settings in their places, and the items that the only spider finds."""
 
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     found: list[dict[str, Any]] = field(default_factory=list)
@@ -98,7 +96,7 @@ class Project:
 
 
 def project(seed: int) -> Project:
-    """Return the project of this number."""
+    """Return the project with this number."""
     rng = random.Random(seed)
     made = Project()
     place = rng.choice((None, *PLACES))
@@ -164,7 +162,7 @@ def _feed(rng: random.Random, stem: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _key(rng: random.Random, name: str, place: str) -> Any:
-    """Return a relative name, as projects give it."""
+    """Return a relative name, like those in projects."""
     as_path = place not in ("-s", "-o") and rng.random() < 0.3
     return Path(name) if as_path else rng.choice(("", "./")) + name
 
@@ -195,8 +193,8 @@ def _as_written(kind: str, item: dict[str, Any], options: dict[str, Any]) -> dic
 
 @contextlib.contextmanager
 def _around(files: Path, given: dict[str, Any], project: Path) -> Iterator[None]:
-    """Be the process of the crawler: its environment, its folder, and nothing of the crawler
-    before.
+    """Act as the crawler's process: its environment, its folder, and nothing from the previous
+    crawler.
     """
     before, home = dict(os.environ), os.getcwd()
     os.environ |= {
@@ -218,9 +216,8 @@ def _around(files: Path, given: dict[str, Any], project: Path) -> Iterator[None]
 
 
 def crawl(made: Project, files: Path, folder: Path) -> None:
-    """Let Scrapy export the items of the project into the folder for its files.
-
-    ``folder``: where it is started.
+    """Let Scrapy export the project's items into the folder for its files. ``folder`` is the
+    working folder.
     """
     places = made.places
     module: Any = types.ModuleType(_MODULE)
@@ -286,7 +283,7 @@ _KINDS = {
 
 
 def modules(made: Project) -> dict[str, str]:
-    """Return the project as modules of a package ``demo``: settings, spiders, and an add-on."""
+    """Return the project as modules of the package ``demo``: settings, spiders, and an add-on."""
     imports, expression = _KINDS[made.made]
     names = list(made.found[0]) if made.found else []
     path = "from pathlib import PosixPath\n"
@@ -305,10 +302,9 @@ def modules(made: Project) -> dict[str, str]:
 
 
 def difference(made: Project, surfaces: Surfaces, folder: Path, asked: Any = None) -> str | None:
-    """Return how what a project's feed is read as differs from what its spider found: kept, counted
-    and told.
-
-    ``folder`` is empty, and the project is started there. ``asked``: as in ``Surfaces.difference``.
+    """Return how the feed of a project, as it is stored, counted and reported, differs from what
+    its spider found. ``folder`` is empty, and the project is started there. For ``asked``, see
+    ``Surfaces.difference``.
     """
     files = surfaces.empty()
     crawl(made, files, folder)

@@ -1,4 +1,4 @@
-"""Runs the runner as pods and the local cluster do: as a bare folder, with a clean environment."""
+"""Runs the runner as pods and the local cluster do: as a plain folder, with a clean environment."""
 
 from __future__ import annotations
 
@@ -83,10 +83,8 @@ class RunnerFixture:
         eager: bool = False,
         **more: str,
     ) -> subprocess.Popen[bytes]:
-        """Start the runner; ``patient_until`` names one of the crawler's files before which no time
-        is up.
-
-        With ``eager`` its pauses are a tenth of a second, and its parts small.
+        """Start the runner; ``patient_until`` names one of the crawler's files, before which no
+        limit expires. With ``eager``, its pauses last a tenth of a second, and its parts are small.
         """
         self.summary_file.unlink(missing_ok=True)
         runner = ["-c", EAGER] if eager else [str(RUNNER)]
@@ -112,9 +110,7 @@ class RunnerFixture:
 
     @staticmethod
     def listens(process: subprocess.Popen[bytes]) -> bool:
-        """Whether the runner has begun to keep the signals for itself; before, any of them ends its
-        interpreter.
-        """
+        """Return whether the runner handles signals; before that, any of them ends its interpreter."""
         status = Path(f"/proc/{process.pid}/status").read_text()
         return int(status.split("SigBlk:")[1].split()[0], 16) == _BLOCKED
 
@@ -140,14 +136,14 @@ class RunnerFixture:
         return self.lines("crawl_progress")
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        """What was printed under this name."""
+        """Return the lines that were printed under this name."""
         lines = [
             line for line in self.output.decode().splitlines() if line.startswith(f'{{"{kind}"')
         ]
         return [json.loads(line)[kind] for line in lines]
 
     def close(self) -> None:
-        """End every group we started."""
+        """End every process group that we started."""
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -226,7 +226,7 @@ class Hungry(Base):
 
 
 def write_project(folder: Path) -> Path:
-    """The project's files; the folder."""
+    """Write the project's files. Return the folder."""
     (folder / "demo" / "spiders").mkdir(parents=True)
     (folder / "scrapy.cfg").write_text("[settings]\ndefault = demo.settings\n")
     (folder / "demo" / "__init__.py").touch()
@@ -239,9 +239,7 @@ def write_project(folder: Path) -> Path:
 
 
 class Site:
-    """Which pages were asked for, and how many of them are answered: as many as come, until
-    somebody says a number.
-    """
+    """Records which pages were requested, and limits how many are answered; at first, all are."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -249,14 +247,14 @@ class Site:
         self._most: float = math.inf
 
     def come(self, path: str) -> None:
-        """A page is asked for; returns when it may be answered."""
+        """Record the request of a page. Returns when it may be answered."""
         with self._changed:
             self.paths.append(path)
             number = len(self.paths)
             self._changed.wait_for(lambda: number <= self._most)
 
     def answer(self, most: float) -> None:
-        """From now on let all but the first so many wait."""
+        """From now on, let all requests except the first ones wait."""
         with self._changed:
             self._most = most
             self._changed.notify_all()
@@ -266,7 +264,7 @@ class Site:
 
 
 class ScrapyFixture(RunnerFixture):
-    """Spiders of one project against one local site."""
+    """Spiders of one project, with one local site."""
 
     def __init__(self, folder: Path, project: Path, port: int, site: Site) -> None:
         super().__init__(folder)
@@ -293,7 +291,7 @@ class ScrapyFixture(RunnerFixture):
         return self.finish(self.start_spider(name, args, **more))
 
     def next_attempt(self) -> None:
-        """Give the next start a folder for files of its own, as each attempt of a run has."""
+        """Give the next start its own folder for files, as each attempt of a run has."""
         self.files = self.files.with_name(f"{self.files.name}-next")
         self.files.mkdir()
 

@@ -1,8 +1,6 @@
-"""What people are told about the files of one task, wherever they ask: by the code of each of these
-surfaces.
-
-The page and the API show and export, ``crawlctl`` makes Parquet, a function of a graph gets items,
-and each of them reads the same from the archive when the folder of the task is gone.
+"""What people get from the files of one task, wherever they ask, by the code of each interface. The
+page and the API show and export, ``crawlctl`` makes Parquet, a graph function gets items, and each
+of them reads the same from the archive when the task's folder is gone.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ PAGE = 1_000
 
 
 class Direct:
-    """What the routes call, without HTTP."""
+    """The functions that the routes call, without HTTP."""
 
     def __init__(self, run_id: int, store: Any, files: RunFiles) -> None:
         self._run_id, self._store, self._files = run_id, store, files
@@ -104,7 +102,7 @@ class ByHttp:
 
 
 class Surfaces(FileQuestions):
-    """One run with one task, whose ``files`` are anything, again and again."""
+    """One run with one task, whose ``files`` are replaced again and again."""
 
     def __init__(self, root: Path) -> None:
         self._root, clock = root, Clock()
@@ -123,21 +121,21 @@ class Surfaces(FileQuestions):
         self._direct = Direct(self._fence.run_id, store, files)
 
     def empty(self) -> Path:
-        """Return the folder of the task, with nothing in it."""
+        """Return the empty folder of the task."""
         shutil.rmtree(self._root / "tasks", ignore_errors=True)
         self.files.mkdir(parents=True)
         return self.files
 
     @contextmanager
     def by_http(self) -> Iterator[ByHttp]:
-        """Ask the app of the gateway meanwhile."""
+        """Use the gateway's app meanwhile."""
         app = self._harness.new_app(live_files=LocalFiles(self._root), archive=self._archive)
         with self._harness.client(app) as client:
             yield ByHttp(self._fence.run_id, client)
 
     def difference(self, items: list[Any], asked: ByHttp | None = None) -> str | None:
-        """Return what a surface tells of the files of the task that is not these items, in any
-        order of files.
+        """Return what an interface returns from the task's files that differs from these items, in
+        any order of files.
         """
         for place in ("folder", "archive"):
             if place == "archive":
@@ -231,7 +229,7 @@ _SURFACES = {
 
 
 def _as_column(item: dict[str, Any]) -> dict[str, str]:
-    """Return the values as texts, and numbers of any type alike: a column has one type."""
+    """Return the values as texts, with numbers of any type alike, because a column has one type."""
     return {name: _alike(as_text(value)) for name, value in item.items() if value is not None}
 
 
@@ -243,7 +241,7 @@ def _alike(text: str) -> str:
 
 
 def _differs(told: list[Any], wanted: list[Any]) -> str | None:
-    """Return the first thing that is not in both, or nothing."""
+    """Return the first difference, or nothing."""
     if told == wanted:
         return None
     one, other = (

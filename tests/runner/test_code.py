@@ -1,4 +1,4 @@
-"""The fetch of deployed code: outages, stops, other contents, and a full disk."""
+"""The fetch of deployed code: outages, stops, wrong contents, and a full disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from crawler_lifecycle.runner.package import Package
 
 
 class Gateway(BaseHTTPRequestHandler):
-    """Answers with these statuses, and then with the zip; 0 is silence."""
+    """Answers with these statuses, and then with the zip; 0 gives no response."""
 
     zipped = b""
     statuses: list[int]

@@ -1,5 +1,5 @@
-"""Items counted by the runner: what stands in feeds, under bounds, whatever a crawler puts into its
-folder.
+"""Items that the runner counts: the contents of feeds, within limits, whatever a crawler puts into
+its folder.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_a_long_list_in_one_line_is_counted_in_little_memory(tmp_path: Path) -> 
     "file", sorted(Path(counting.__file__).parent.rglob("*.py")), ids=lambda file: file.name
 )
 def test_python_3_9_runs_it(file: Path) -> None:
-    """Images bring their own Python: its ``zip`` may not know ``strict``."""
+    """Images bring their own Python, whose ``zip`` may not know ``strict``."""
     calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
     calls = [node for node in calls if getattr(node.func, "id", "") == "zip"]
     assert not [

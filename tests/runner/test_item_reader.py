@@ -1,5 +1,5 @@
-"""The reader of items: what people's programs write is read as they mean it, and what cannot be
-read is named.
+"""The reader of items: files of people's programs are read as intended, and what cannot be read is
+named.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_json_of_any_shape(name: str, text: str) -> None:
 @pytest.mark.parametrize("delimiter", list(",;\t|^~:\x1f"))
 @pytest.mark.parametrize("text", ["two\nlines", "a\r\n\r\nb", "x" + "\n" * 15])
 def test_a_delimiter_is_found_beside_lines_in_values(delimiter: str, text: str) -> None:
-    """The record after the header decides, and not the line."""
+    """The record after the header is used, not the line."""
     table = io.StringIO()
     csv.writer(table, delimiter=delimiter).writerows([["title", "text"], [text, "{"], ["b", "c"]])
     assert read("a.csv", table.getvalue()) == (

@@ -1,4 +1,4 @@
-"""Zips with code: packed reproducibly, refused before anything is written, unpacked as they were."""
+"""Zips with code: packed reproducibly, refused before anything is written, unpacked unchanged."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def bomb() -> io.BytesIO:
 
 
 def lying() -> io.BytesIO:
-    """A file whose directory states fewer bytes than it has."""
+    """Return a file whose directory states fewer bytes than it has."""
     raw = bytearray(made(("a.py", b"x" * 5000)).getvalue())
     at = raw.rindex(b"PK\x01\x02") + 24
     raw[at : at + 4] = struct.pack("<I", 10)

@@ -1,9 +1,6 @@
-"""The runner around whole Scrapy projects whose structure is that of public ones.
-
-Nothing of these is copied.
-
-Each is unchanged: what must hold is what ``scrapy crawl`` in its folder would do, and that nothing
-it brought is lost.
+"""The runner with whole Scrapy projects that have the structure of public ones. Nothing is copied
+from these. Each runs unchanged: the result must be that of ``scrapy crawl`` in its folder, and
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ COMMON = "TELNETCONSOLE_ENABLED = False\nROBOTSTXT_OBEY = False\n"
 
 @dataclass
 class Public:
-    """A project, how it is run, and what must hold."""
+    """A project, its command, and the expected result."""
 
     habits: str
     files: dict[str, str]

@@ -1,7 +1,6 @@
-"""What was written is the same wherever it is counted, shown, exported, handed to a graph or
-archived.
-
-A few of the cases that ``python3 -m tools fuzz`` plays by the thousand, and what it has found.
+"""The written items are the same wherever they are counted, shown, exported, passed to a graph or
+archived. A few of the thousands of cases of ``python3 -m tools fuzz``, and those in which it found
+something.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def test_a_feed_is_kept_and_found(
 
 @pytest.mark.processes
 def test_scrapy_itself_writes_the_same(surfaces: Surfaces, scrapy_fixture: ScrapyFixture) -> None:
-    """Each place for settings, of new and of old Scrapy, once."""
+    """Each place for settings, of new and old Scrapy, once."""
     from tests.runner.random_projects import modules, project
 
     for seed in LAUNCHED:

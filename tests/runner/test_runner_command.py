@@ -1,4 +1,4 @@
-"""The runner around any other program."""
+"""The runner with any other program."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_stats_are_passed_on_while_it_runs(fixture: RunnerFixture) -> None:
 
 
 def test_refused_requests_are_passed_on_and_kept(fixture: RunnerFixture) -> None:
-    """The crawler replaces the first one before its statistics are read by anyone else."""
+    """The crawler replaces the first report before anyone else reads its statistics."""
     one = {"host": "a.example", "status": 429, "retry_after": 20}
     two = {"host": "b.example", "retry_after": "Wed, 21 Oct 2026 07:28:00 GMT", "at": "12:00"}
     script = f"write({{'blocked': {one}}})\nimport time; time.sleep(1.5)\n"
@@ -215,9 +215,8 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(fixture: Runner
 def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
     fixture: RunnerFixture, said: str, resume: str, told: tuple[int, bool | None]
 ) -> None:
-    """A feed is new in each attempt.
-
-    Its count goes on with the state, as a crawler's own counters do.
+    """Each attempt has a new feed. Its count continues with the state, like a crawler's own
+    counters.
     """
     assert fixture.python(f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')") == 0
     (fixture.files / "items.jsonl").unlink()
@@ -242,7 +241,7 @@ def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
 def test_items_that_come_twice_are_counted_once_over_all_attempts(
     fixture: RunnerFixture, said: str, resume: str, counts: list[int]
 ) -> None:
-    """Two keys and an item without one; a key again, a new one and an item without one; then as
+    """Two keys and an item without one; a repeated key, a new one and an item without one; then as
     many.
     """
     brought = (["1", "2", "2", "null"], ["2", "3", "null", "3"], ["3", "4", "null"])
@@ -555,7 +554,7 @@ def test_the_service_has_a_minute_to_keep_the_deadline_itself(fixture: RunnerFix
 
 
 def test_a_stop_that_came_before_the_backstop_stays_a_stop(fixture: RunnerFixture) -> None:
-    """The time for the backstop comes while the crawler is busy with its end."""
+    """The backstop's time comes while the crawler is busy ending."""
     slow = """
 import os, signal, sys, time
 def stop(*_):

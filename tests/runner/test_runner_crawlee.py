@@ -1,4 +1,4 @@
-"""What the runner makes of the storage of Crawlee."""
+"""What the runner reads from the storage of Crawlee."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is being stopped learns from the gateway that its stop became a forced one: its kubelet
-cannot tell it.
+"""A task that is being stopped learns from the gateway that its stop was forced, because its
+kubelet cannot tell it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ time.sleep(300)
 
 
 class StubGateway(FaultyServer):
-    """What the gateway tells of the stop of run 7."""
+    """What the gateway reports about the stop of run 7."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_without_force_the_grace_is_kept(fixture: RunnerFixture, stub: StubGatew
 
 
 def test_a_forced_stop_hurries_the_upload(fixture: RunnerFixture, stub: StubGateway) -> None:
-    """Its files have what comes after the grace, and not the grace as well."""
+    """The upload has the time after the grace period, not the grace period as well."""
     stub.force = True
     url = f"{stub.url}/v1/runs/7/tasks/3/attempts/2/files"
     code = DEAF.replace("signal.SIG_IGN", "lambda *_: os._exit(0)")

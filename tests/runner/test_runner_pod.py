@@ -1,5 +1,5 @@
-"""The runner as it is in a pod: process 1, a termination log that cannot be replaced, hardly a
-place to write to.
+"""The runner as in a pod: process 1, a termination log that cannot be replaced, and hardly a
+writable folder.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _start(
 
 
 def _inner(process: subprocess.Popen[bytes]) -> int:
-    """The runner, as seen from outside of its namespace."""
+    """Return the runner as seen from outside its namespace."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_until(lambda: children.read_text().split())
     return int(children.read_text().split()[0])
@@ -186,7 +186,7 @@ def test_whatever_a_crawler_says_the_summary_fits_into_a_termination_message(
 
 
 def test_what_decides_stands_first_in_the_summary(fixture: RunnerFixture) -> None:
-    """A kubelet keeps as little as a KiB of it, from its beginning."""
+    """A kubelet keeps as little as a KiB of it, from the beginning."""
     code = """
 import json, os
 open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": "m" * 1000, "pages": 7}))

@@ -52,7 +52,7 @@ def proxy(gateway: LeaseGateway, **env: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def free() -> Iterator[str]:
-    """A proxy for sites without limits."""
+    """Return a proxy for sites without limits."""
     with proxy(LeaseGateway()) as address:
         yield address
 

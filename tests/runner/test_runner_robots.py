@@ -1,4 +1,4 @@
-"""The files of a site, as a crawler process fetches them for all, from hostile sites too."""
+"""The files of a site, which a crawler process fetches for all, also from hostile sites."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GIB = 1024**3
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A site with all kinds of answers, and a gateway that lets the process fetch."""
+    """A site with all kinds of responses, and a gateway that lets the process fetch."""
 
     server: Server
 

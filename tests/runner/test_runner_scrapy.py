@@ -92,7 +92,7 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_fixture: ScrapyFixt
 def test_only_a_signal_that_was_passed_on_is_a_stop(
     scrapy_fixture: ScrapyFixture, settings: dict[str, object], error: str | None
 ) -> None:
-    """Scrapy says ``shutdown`` whenever its engine is closed before its time."""
+    """Scrapy reports ``shutdown`` whenever its engine is closed early."""
     assert scrapy_fixture.crawl("pages", CRAWL_SETTINGS=json.dumps(settings)) == 1
     summary = scrapy_fixture.summary()
     assert (summary["told_to_stop"], summary.get("finish_reason"), summary["resumable"]) == (
@@ -113,7 +113,7 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_fixture: ScrapyFixture) -> No
     fixture = scrapy_fixture
 
     def stop(process: subprocess.Popen[bytes]) -> int:
-        """No page more is answered before it has heard the stop, so it cannot finish instead."""
+        """Answer no further page before it has received the stop, so that it cannot finish."""
         heard = fixture.signals()
         process.terminate()
         wait_until(lambda: fixture.signals() > heard or process.poll() is not None)
@@ -278,7 +278,7 @@ def test_a_collector_that_does_not_tell_costs_nothing_else(scrapy_fixture: Scrap
 def test_a_spider_that_takes_no_number_of_its_retry_gets_none(
     scrapy_fixture: ScrapyFixture,
 ) -> None:
-    """One that takes it: test_arguments_arrive_as_they_are."""
+    """test_arguments_arrive_as_they_are covers a spider that accepts it."""
     assert scrapy_fixture.crawl("picky", {"retry_num": "2"}) == 0
     assert (scrapy_fixture.files / "seen").read_text() == "picky"
 
@@ -349,7 +349,7 @@ def test_feeds_of_any_name_and_format_are_read(
 def test_items_of_scrapy_with_the_same_key_count_once(
     scrapy_fixture: ScrapyFixture, name: str
 ) -> None:
-    """Its own counter counts the second item, too."""
+    """Scrapy's own counter also counts the second item."""
     said = {
         "CRAWL_ITEMS": '{"key": "none"}',
         "CRAWL_SETTINGS": json.dumps({"FEEDS": {name: {"format": "csv"}}}),

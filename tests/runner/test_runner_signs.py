@@ -1,4 +1,4 @@
-"""Signs of life of crawlers that count nothing: what their processes write."""
+"""Signs of life of crawlers without counters: what their processes write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scrapy crawls that lease their requests, with a gateway that answers as the test wants."""
+"""Scrapy crawls that lease their requests, with a gateway whose answers the test sets."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def desk() -> Iterator[Desk]:
 def test_a_crawl_that_waits_for_a_closed_site_stops_and_resumes(
     scrapy_fixture: ScrapyFixture, desk: Desk
 ) -> None:
-    """The requests that waited are sent by the next attempt."""
+    """The next attempt sends the requests that waited."""
     desk.free = False
     desk.closed_s = 3600.0
     process = scrapy_fixture.start_spider("pages", {"n": "20"}, **desk.variables)

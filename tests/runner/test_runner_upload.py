@@ -1,5 +1,5 @@
-"""The runner takes supporting files to object storage: a real S3 server that checks signatures, and
-spoiled ways.
+"""The runner uploads supporting files to object storage: a real S3 server that checks signatures,
+over faulty connections.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ assert "CRAWL_UPLOAD_TOKEN" not in os.environ, "the token is the runner's alone"
 
 
 class StubGateway(FaultyServer):
-    """What the gateway does: tickets for one task, for who shows its token."""
+    """The gateway's part: tickets for one task, for whoever has its token."""
 
     def __init__(self, bundles: S3Bundles) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class StubGateway(FaultyServer):
 
 
 class Way:
-    """A bucket, the way to it, and the entry point that gives leave."""
+    """A bucket, the connection to it, and the gateway that permits uploads."""
 
     def __init__(self, bucket: Bucket, proxy: FaultProxy) -> None:
         self.bucket = bucket
@@ -91,7 +91,7 @@ class Way:
         }
 
     def contents(self) -> dict[str, bytes]:
-        """The files of the bundle, by what any tar reads."""
+        """Return the files of the bundle, as any tar program reads them."""
         with tarfile.open(fileobj=io.BytesIO(b"".join(self.bundles.read(run_ref(7), 3, 2)))) as tar:
             return {
                 m.name: file.read()
@@ -126,7 +126,7 @@ def way(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
 
 
 def _fill(folder: Path, parts: int, part: int = EAGER_PART_BYTES) -> dict[str, bytes]:
-    """Files that cannot be packed, for so many parts."""
+    """Write files that cannot be compressed, for this number of parts."""
     content = {f"page-{n}": random.Random(n).randbytes(part - part // 80) for n in range(parts)}
     for name, data in content.items():
         (folder / name).write_bytes(data)
@@ -158,7 +158,7 @@ def test_something_else_takes_the_place_of_what_was_looked_at(
     left: list[str],
     make: Callable[[str], None] | None,
 ) -> None:
-    """What the crawler left running may do that; the other files are sent all the same, and none
+    """A process that the crawler left running may do that; the other files are still sent, and none
     from elsewhere.
     """
     files, look, parts = tmp_path / "files", SafeDirectory.stat, list[bytes]()

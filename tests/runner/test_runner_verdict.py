@@ -1,6 +1,4 @@
-"""Exit code and finish reason, as a table; and that the runner needs nothing but the standard
-library.
-"""
+"""Exit code and finish reason, as a table; and that the runner needs only the standard library."""
 
 from __future__ import annotations
 

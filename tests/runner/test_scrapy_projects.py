@@ -1,6 +1,4 @@
-"""The runner around small Scrapy projects as tutorials and other people's trackers have them,
-without a change.
-"""
+"""The runner with small Scrapy projects from tutorials and other people's trackers, unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class QuotesSpider(scrapy.Spider):
 
 
 def project(fixture: ScrapyFixture, spider: str, settings: str = "", **more: str) -> None:
-    """Write a project with one module of spiders in place of the fixture's own; ``more`` are
+    """Write a project with one module of spiders in place of the fixture's own; ``more`` has
     further modules.
     """
     shutil.rmtree(fixture.project)
@@ -69,7 +67,7 @@ def stop_after(
 
 
 def stop(fixture: ScrapyFixture, process: subprocess.Popen[bytes]) -> None:
-    """Stop the spider. The page that it waits for is answered when it has heard the stop."""
+    """Stop the spider. The page that it waits for is answered when it has received the stop."""
     process.terminate()
     log = b""
     assert process.stdout is not None
@@ -359,7 +357,7 @@ def test_downloads_are_kept_wherever_their_folder_is_named(
 
 
 def test_pictures_are_kept(scrapy_fixture: ScrapyFixture) -> None:
-    """The setting alone: Pillow is not a dependency of the tests."""
+    """Only the setting is checked, because Pillow is not a dependency of the tests."""
     spider = """
 import scrapy
 

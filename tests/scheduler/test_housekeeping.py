@@ -1,6 +1,4 @@
-"""The scheduler service's own work: old runs are removed, and nothing that goes wrong there ends
-it.
-"""
+"""The scheduler service's own work: old runs are removed, and no error ends it."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from crawler_lifecycle.scheduler import serve
 
 
 class Cluster:
-    """Answers each call with the next of its answers, then with nothing removed."""
+    """Gives the next of its answers for each call, then nothing removed."""
 
     def __init__(self, *answers: list[int] | Exception) -> None:
         self.answers = list(answers)

@@ -1,6 +1,4 @@
-"""The scheduler service with the settings of a Kubernetes cluster, from the HTTP call to the
-Job.
-"""
+"""The scheduler service with the settings of a Kubernetes cluster, from the HTTP call to the Job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference scheduler service: strict at the entry point, honest in its answers, and whole as a
+"""The reference scheduler service: strict with requests, honest in its answers, and complete as a
 process.
 """
 

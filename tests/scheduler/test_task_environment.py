@@ -1,4 +1,6 @@
-"""What the scheduler service hands to tasks beside the process contract: ways to the gateway."""
+"""What the scheduler service gives to tasks in addition to the process contract: access to the
+gateway.
+"""
 
 from __future__ import annotations
 

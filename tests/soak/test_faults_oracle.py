@@ -1,4 +1,4 @@
-"""The oracle of the fault tests: what is honest passes, and every lie is found, one for each
+"""The oracle of the fault tests: honest records pass, and every false one is found, one for each
 invariant.
 """
 
@@ -52,14 +52,14 @@ SHUTDOWN = {"code": 11, "reason": "shutdown"}
 def process(
     index: int = 0, attempt: int = 1, run: int = 1, *, begin: float = T, last: float = T + 5
 ) -> Process:
-    """One that finished; its pid is of this run, index and attempt alone."""
+    """A process that finished; its pid belongs only to this run, index and attempt."""
     pid = 100 * run + 10 * index + attempt
     end = {"at": last, "code": 0, "reason": "finished"}
     return Process(run, index, attempt, pid, pid, 1, 1, {}, begin, last, end, None, [])
 
 
 def stopped() -> Process:
-    """Of run 2: it was stopped three seconds after its begin."""
+    """A process of run 2, which was stopped three seconds after its start."""
     one = process(run=2, last=T + 3.5)
     return replace(one, end={"at": T + 3.5, **SHUTDOWN}, signals=[T + 3.2])
 
@@ -321,8 +321,8 @@ def test_a_fault_excuses_that_a_record_is_late_and_nothing_else() -> None:
 
 
 def after_the_copy(e: Evidence) -> None:
-    """What nobody knows any more: a start with its process, a stop, a deletion, a manager, a job
-    that is done again.
+    """What the restored database does not contain: a start with its process, a stop, a deletion, a
+    manager, a repeated job.
     """
     e.asks += [
         Ask(kind, f"{kind}-9", T + 301, T + 302, 202, 3)
@@ -431,7 +431,7 @@ def test_a_task_that_never_ended_is_lost_when_it_was_last_heard_of() -> None:
 
 
 def away(kind: str = "long freeze") -> Evidence:
-    """Temporal was away for ten minutes, which must not make a record late."""
+    """Temporal was down for ten minutes, which must not make a record late."""
     evidence = honest()
     evidence.faults.append(Fault(f"{kind} of temporal", T + 100, T + 700, {"seconds stopped": 600}))
     evidence.prompt = "temporal"
@@ -508,7 +508,7 @@ def test_the_table_has_both_sides_in_each_cell_and_adds_plays_up() -> None:
 
 
 def pod(uid: str, state: str, **labels: object) -> dict[str, Any]:
-    """One whose container executes for 20 s if nobody touches it."""
+    """A pod whose container executes for 20 s unless somebody disturbs it."""
     env = [{"name": "KWOK_RUN_FOR", "value": "20s"}]
     shown = {"containerStatuses": [{"state": {state: {}}}]} if state else {}
     named = {name: str(value) for name, value in labels.items()}

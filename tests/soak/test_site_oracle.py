@@ -1,4 +1,4 @@
-"""The oracle of the fault tests about sites: what is honest passes, and every lie is found."""
+"""The oracle of the fault tests for sites: honest records pass, and every false one is found."""
 
 from __future__ import annotations
 

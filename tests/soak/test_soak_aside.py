@@ -1,5 +1,5 @@
-"""The auditors of strangers and schedules: what is honest passes, every lie is found, and a seed is
-a plan.
+"""The auditors of outside clients and schedules: honest records pass, every false one is found, and
+a seed gives a plan.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def stamp(seconds: float) -> str:
 
 
 class Rows:
-    """A run, a manager and a graph of strangers, and two due times of which the second was asked
-    for by a person.
+    """A run, a manager and a graph of outside clients, and two due times, the second of which a
+    person requested.
     """
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ def test_texts_have_every_odd_kind_of_character_and_every_length() -> None:
 
 
 class Notebook:
-    """An entry point behind which everything is answered with yes."""
+    """A client that accepts every request."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -256,7 +256,7 @@ def test_schedules_are_triggered_backfilled_and_deleted_in_any_order() -> None:
 
 
 class Terminated(Rows):
-    """Workflows of which one is ended by a storm, and whether another one comes."""
+    """Workflows, one of which is ended by a storm, with or without a successor."""
 
     def __init__(self, *, healed: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The auditor of the soak itself: an honest record passes, and every lie is found."""
+"""The auditor of the soak: an honest record passes, and every false one is found."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def moved(
 
 
 def honest() -> Case:
-    """One run of one task that finished, as it should be on record."""
+    """One run with one task that finished, with its correct record."""
     run = {
         "run_id": 1,
         "status": "COMPLETED",
@@ -416,7 +416,7 @@ def test_a_seed_is_a_plan() -> None:
 
 
 def stream(*numbers: int, at_once: int = 2, pause_s: float = 4.0) -> list[Process]:
-    """Crawls of these jobs of a manager, so many at once, one after the other."""
+    """Crawls of these jobs of a manager, with a limited number at once."""
     return [
         process(
             index,
@@ -458,7 +458,7 @@ def test_a_manager_that_stands_still_is_found_unless_it_was_in_trouble() -> None
 
 
 class Rows:
-    """Rows of one manager of two jobs that finished: T is 13:46:40 of 12 January 1970."""
+    """The rows of a manager with two jobs that finished: T is 13:46:40 of 12 January 1970."""
 
     def __init__(self) -> None:
         self.db = sqlite_files.driver.connect(":memory:")

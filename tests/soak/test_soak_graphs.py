@@ -1,6 +1,4 @@
-"""The judge of random graphs itself: graphs that were played honestly pass, and every lie about one
-is found.
-"""
+"""The judge of random graphs: honestly played graphs pass, and every false record is found."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def played(plan: GraphPlan, file: Path) -> GraphCase:
-    """This graph in memory, as its rows, the gateway and the ledgers would tell it."""
+    """This graph in memory, as its rows, the gateway and the ledgers would report it."""
     asked: list[Asked] = []
     with in_memory(
         crawls=lambda job: "finished" if job.get("args", GOOD)["how"] == "finished" else "failed"
@@ -165,8 +163,9 @@ def function(path: str, *deps: str, style: str = "cascade", **more: Any) -> Step
 
 @pytest.fixture(scope="module")
 def honest(ledger: Path) -> GraphCase:
-    """A crawl and a function, a fan-out over what they gave, and a function of that, which fails
-    once; a manager, and a function behind that."""
+    """A crawl and a function, a fan-out over their results, and a function of that, which fails
+    once; a manager, and a function after it.
+    """
     needs: dict[str, Any] = {"resources": ({"db": "2/3"},)}
     stream = {"plan": f"{MODULE}:Stream", "options": {"argv": ["--jobs", "3", "--seconds", "1"]}}
     steps = [
@@ -198,7 +197,7 @@ def of(case: GraphCase, path: str, attempt: int = 1) -> Execution:
 
 
 def again(case: GraphCase, path: str, **more: Any) -> None:
-    """Another execution of a step, after its last."""
+    """Another execution of a step, after its last one."""
     last = max((one for one in case.executions if one.path == path), key=lambda one: one.begin)
     end = last.end or last.begin
     known = {"begin": end + 0.001, "end": end + 0.002}
@@ -443,7 +442,7 @@ def test_every_lie_is_found(lie: Callable[[GraphCase], None], told: str, honest:
 def killed(
     case: GraphCase, what: str, *, hosts: frozenset[int] = frozenset(), whom: str = ""
 ) -> GraphCase:
-    """The case with a first attempt of ``first`` that was killed, and a strike at that moment."""
+    """The case with a first attempt of ``first`` that was killed, and a strike at that time."""
     found = deepcopy(case)
     one = of(found, "first")
     found.executions.append(replace(one, begin=one.begin - 20, end=None, how=None, gave=None))
@@ -475,9 +474,7 @@ def test_a_strike_explains_only_what_it_met(honest: GraphCase) -> None:
 
 @pytest.fixture(scope="module")
 def retried(ledger: Path) -> GraphCase:
-    """``late`` is executed for the first time by a retry, behind ``last``, which did not mind that
-    it had failed.
-    """
+    """A retry executes ``late`` for the first time, after ``last``, which had ignored its failure."""
     late, last = (
         function("late", "fails"),
         function("last", "late", ignore_cancelled=True, ignore_discarded=True),

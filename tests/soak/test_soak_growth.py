@@ -1,4 +1,4 @@
-"""The judge of the soak of growth says what grew although pruning should have removed as much."""
+"""The judge of the soak of growth reports what grew although pruning should have removed as much."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The judge of pools itself: a soak in which all was right passes, and every lie about it is
-found.
-"""
+"""The judge of pools: a correct soak passes, and every false record is found."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def lied(**changes: object) -> Case:
 
 
 def crawl(case: Case, run: int, index: int, **changes: float | None) -> Case:
-    """The same with one execution that was another one."""
+    """The same with one different execution."""
     mine = next(one for one in case.crawls if (one.run, one.index) == (run, index))
     crawls = [replace(one, **changes) if one is mine else one for one in case.crawls]  # type: ignore[arg-type]
     return replace(case, crawls=crawls)
@@ -141,7 +139,7 @@ def test_every_lie_is_found(lie: str) -> None:
 
 
 def test_a_fault_explains_a_wait() -> None:
-    """But not too many of them: with enough late begins even an endless fault is no excuse."""
+    """But only some of them: with enough late starts, even an endless fault is no excuse."""
     case = urgent(19.0, 43.0, Fault("worker killed", 18.0, 20.0, ""))
     assert [text for text in judge(case) if "without a fault" in text] == []
     assert max(raw for _, raw, *_ in late(case)) == 22.0

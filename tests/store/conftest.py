@@ -1,4 +1,4 @@
-"""Fixtures of the tests that know that the store is a SQL database."""
+"""Fixtures of the tests that depend on the store being a SQL database."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def current_url(empty_url: str) -> str:
-    """The URL of a database of its own with the schema of this build, for tests that change more
-    than rows.
+    """The URL of a separate database with the schema of this build, for tests that change more than
+    rows.
     """
     return make_tables(empty_url)
 

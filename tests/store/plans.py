@@ -1,4 +1,4 @@
-"""What a database says it will do for a statement, and what of that would not stay fast."""
+"""What a database plans to do for a statement, and which parts of that would not stay fast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = ("outbox_counter", "pool_gate", "alembic_version")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A statement that reads or sorts more than a page, and what it does so with."""
+    """A statement that reads or sorts more than a page, and where it does so."""
 
     kind: str
     table: str
@@ -36,7 +36,7 @@ class Fault:
 
 @dataclass
 class Plans:
-    """The plans of everything that was sent while ``watching``; ``doing`` names what sends it."""
+    """The plans of everything that was sent while ``watching``; ``doing`` names the sender."""
 
     database: str
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
@@ -49,7 +49,8 @@ class Plans:
     @contextmanager
     def watching(self, engine: sa.Engine) -> Iterator[None]:
         """Explain every statement just before it is sent, in its own transaction and with its own
-        parameters; at most ``OFTEN`` times for each method."""
+        parameters, at most ``OFTEN`` times for each method.
+        """
         explain = _of_sqlite if engine.dialect.name == "sqlite" else _of_mysql
 
         def note(
@@ -101,8 +102,8 @@ _ROWS = "rows_examined_per_scan"
 
 
 def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, int]]:
-    """Full scans with the rows that are expected, and sorts and temporary tables with the rows that
-    go into them.
+    """Return full scans with their expected rows, and sorts and temporary tables with the rows in
+    them.
     """
     if isinstance(node, list):
         for one in node:
@@ -141,8 +142,8 @@ def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, i
 def _of_sqlite(
     conn: sa.Connection, statement: str, parameters: Any
 ) -> tuple[list[Fault], set[str]]:
-    """SQLite tells no numbers, so every scan counts as one of very many rows; what is sorted is
-    seen on the others.
+    """SQLite gives no numbers, so every scan counts as one of very many rows; sorts are checked on
+    the others.
     """
     if statement.startswith("INSERT") and "SELECT" not in statement:
         return [], set()

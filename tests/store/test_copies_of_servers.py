@@ -1,4 +1,6 @@
-"""What ``crawlctl db backup`` and ``restore`` print for a server is played on it, word by word."""
+"""What ``crawlctl db backup`` and ``restore`` print for a server is executed on it exactly as
+printed.
+"""
 
 from __future__ import annotations
 

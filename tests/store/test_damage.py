@@ -1,5 +1,5 @@
-"""A SQLite file that is damaged is told in one way by all readers; what was deleted is not in the
-files any more.
+"""All readers report a damaged SQLite file in the same way; deleted words are no longer in the
+files.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ def with_the_word(file: Path) -> list[str]:
 
 
 def test_a_deleted_word_is_in_no_file_of_the_database(harness: Harness, file: Path) -> None:
-    """Neither in pages that are free again, nor in the write-ahead log, although nothing else is
-    written.
-    """
+    """Neither in free pages nor in the write-ahead log, although nothing else is written."""
     fences = [planted(harness, f"r{number}") for number in range(5)]
     harness.store.database.empty_log()
     planted(harness, "last")

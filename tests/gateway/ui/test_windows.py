@@ -53,7 +53,7 @@ def filled(harness: Harness) -> None:
 
 
 def sorted_rows(rows: list[dict[str, str]], title: str, down: bool) -> list[dict[str, str]]:
-    """Numbers by their value, other texts by their letters, and empty cells last."""
+    """Sort as expected: numbers by value, other texts alphabetically, and empty cells last."""
     full = [row for row in rows if row[title]]
     starts = [re.match(r"\d+(\.\d+)?(?= |$)", row[title]) for row in full]
     by_number = all(starts)

@@ -1,4 +1,4 @@
-"""The tabs of managers and graphs: their jobs, steps and runs as lists, and what is pressed there."""
+"""The tabs of managers and graphs: lists of their jobs, steps and runs, and the actions on them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PATH = "/graphs/nightly%3A%201"
 
 
 def note(answer: Any) -> str:
-    """The note about an action, as text."""
+    """Return the note about an action, as text."""
     assert answer.status_code == 200, answer.text
     found = answer.text.partition('<section class="result"')[2].partition("</section>")[0]
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", found.partition(">")[2]).split()))
 
 
 def tabs(answer: Any) -> dict[str, str]:
-    """The address of each tab, by its word and count."""
+    """Return the address of each tab, by its label and count."""
     found = answer.text.partition('id="subject-tabs"')[2].partition("</nav>")[0]
     links = re.findall(r'<a href="([^"]*)"[^>]*>(.*?)</a>', found)
     return {re.sub(r"<[^>]*>", "", word): address for address, word in links}

@@ -1,3 +1,3 @@
-"""A real Kubernetes for the tests on one machine: built from Go modules, run on loopback, gone
+"""A real Kubernetes for tests on one machine: built from Go modules, run on loopback, removed
 without a trace.
 """

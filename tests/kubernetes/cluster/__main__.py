@@ -19,7 +19,7 @@ from tests.kubernetes.cluster.processes import ClusterFailed
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0 done, 1 failed (the words are on standard error), 2 usage."""
+    """Return 0 if done, 1 if failed (with a message on standard error), 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("binaries", help="build what is missing and print the folder")

@@ -1,5 +1,5 @@
-"""The test cluster's own way to its API server: small, with an administrator's rights, none of the
-product's code.
+"""The test cluster's own client for its API server: small, with an administrator's rights, without
+code of the product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 
 class AdminError(Exception):
-    """The API server refused; ``status`` is its HTTP status and the text what it said."""
+    """The API server refused; ``status`` is its HTTP status, and the text is its message."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(f"{status}: {words}")
@@ -25,7 +25,7 @@ class AdminError(Exception):
 
 
 class Admin:
-    """Plain requests with a deadline each."""
+    """Plain requests, each with a deadline."""
 
     def __init__(self, api: str, token: str, authority: Path, timeout_s: float = 30.0) -> None:
         self.api, self._token, self._timeout_s = api, token, timeout_s
@@ -33,10 +33,8 @@ class Admin:
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
-        """Without proxies: to look for them, each request would read the environment, in which
-        pytest names its tests.
-
-        A thread must not read that meanwhile.
+        """Return an opener without proxies. Otherwise each request would read the environment,
+        which pytest changes, and which a thread must not read meanwhile.
         """
         secured = urllib.request.HTTPSHandler(
             context=ssl.create_default_context(cafile=str(self._authority))
@@ -51,9 +49,8 @@ class Admin:
         content: str = "application/json",
         begun: Callable[[], None] | None = None,
     ) -> bytes:
-        """The answer's bytes; ``begun`` is called when they begin to come.
-
-        Raises AdminError on any refusal, OSError when there is no answer.
+        """Return the body of the response; ``begun`` is called when it begins to arrive. Raises
+        AdminError for a refusal, OSError without a response.
         """
         data = (
             None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -78,7 +75,7 @@ class Admin:
         return self._object(self.request("GET", path))
 
     def find(self, path: str) -> Object | None:
-        """One object; nothing when it does not exist or the server cannot be reached just now."""
+        """Return one object, or nothing if it does not exist or the server cannot be reached now."""
         try:
             return self.get(path)
         except AdminError as error:
@@ -109,19 +106,18 @@ class Admin:
         return self._object(self.request("DELETE", path, options))
 
     def is_killing(self, namespace: str, pod: str) -> bool:
-        """Whether the pod's node has begun to end it, with the grace that it saw then."""
+        """Return whether the pod's node has begun to end it, with its grace period at that time."""
         chosen = f"fieldSelector=reason=Killing,involvedObject.name={pod}"
         return bool(self.get(f"/api/v1/namespaces/{namespace}/events?{chosen}")["items"])
 
     def text(self, path: str, begun: Callable[[], None] | None = None) -> str:
-        """An answer that is not JSON: a log, metrics.
-
-        Of one that takes its time, ``begun`` tells the beginning.
+        """Return a response that is not JSON: a log, metrics. ``begun`` is called at the beginning
+        of a slow one.
         """
         return self.request("GET", path, begun=begun).decode(errors="replace")
 
     def ready(self) -> bool:
-        """Whether the server answers that it is ready."""
+        """Return whether the server reports that it is ready."""
         try:
             return self.request("GET", "/readyz") == b"ok"
         except (AdminError, OSError):

@@ -1,5 +1,5 @@
-"""The programs of the test cluster, built from pinned Go modules into a cache folder that is keyed
-by the pins.
+"""The programs of the test cluster, built from pinned Go modules into a cache folder whose key is
+made from the pins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 
 
 class NoBinaries(Exception):
-    """The programs are neither there nor can they be built; the text says what is missing."""
+    """The programs neither exist nor can be built; the text says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ KUEUE = (
 
 
 def cache_root() -> Path:
-    """The folder of everything the test cluster keeps between runs; outside the tree, safe to
-    delete.
+    """Return the folder of everything that the test cluster keeps between runs; it is outside the
+    tree and safe to delete.
     """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "crawler-lifecycle" / "kube"
 
 
 def key(programs: Sequence[Program] | None = None) -> str:
-    """Of the pins, the packages and the build flags: another key, another build."""
+    """Return a key of the pins, the packages and the build flags: another key means another build."""
     programs = PROGRAMS if programs is None else programs
     kinds = KINDS if programs is PROGRAMS else ""
     digest = hashlib.sha256(f"{platform.machine()}{programs}{kinds}".encode())
@@ -120,23 +120,23 @@ def key(programs: Sequence[Program] | None = None) -> str:
 
 
 def folder() -> Path:
-    """Where the programs are or will be: ``KUBE_BINARIES`` when set, else a folder of the cache."""
+    """Return where the programs are or will be: ``KUBE_BINARIES`` if set, else a folder of the
+    cache.
+    """
     given = os.environ.get("KUBE_BINARIES")
     return Path(given).absolute() if given else cache_root() / key()
 
 
 def missing(where: Path | None = None) -> list[str]:
-    """The names of the programs that are not in the folder."""
+    """Return the names of the programs that are not in the folder."""
     where = where or folder()
     lacking = [p.name for p in PROGRAMS if not os.access(where / p.name, os.X_OK)]
     return lacking if (where / "kinds").is_dir() else [*lacking, "kinds"]
 
 
 def available() -> Path:
-    """The folder with all programs.
-
-    Raises NoBinaries when one is missing: building takes minutes, so that is asked for and never a
-    surprise.
+    """Return the folder with all programs. Raises NoBinaries if one is missing: a build takes
+    minutes, and never starts unasked.
     """
     where = folder()
     if lacking := missing(where):
@@ -147,7 +147,7 @@ def available() -> Path:
 
 
 def kueue_folder() -> Path:
-    """Where Kueue is or will be, with the folder ``config`` of its module."""
+    """Return where Kueue is or will be, with the folder ``config`` of its module."""
     return cache_root() / f"kueue-{key(KUEUE)}"
 
 
@@ -186,10 +186,9 @@ def _say(text: str) -> None:
 
 
 def build(say: Callable[[str], None] = _say) -> Path:
-    """Build what is missing; returns the folder. An interrupted build goes on where it was.
-
-    Raises NoBinaries when ``KUBE_BINARIES`` names a folder that is not complete, when there is no
-    Go, and with the compiler's words when a build fails.
+    """Build what is missing. Returns the folder. An interrupted build continues where it was.
+    Raises NoBinaries if ``KUBE_BINARIES`` names an incomplete folder, if Go is missing, and with
+    the compiler's message if a build fails.
     """
     where = folder()
     if not missing(where):

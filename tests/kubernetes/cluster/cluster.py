@@ -1,5 +1,5 @@
-"""One cluster of the tests, whole: what the fixtures hand out and
-``python -m tests.kubernetes.cluster up`` runs.
+"""One complete cluster for tests, which fixtures provide and ``python -m tests.kubernetes.cluster
+up`` runs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ _numbers = itertools.count(1)
 
 
 class Cluster:
-    """A control plane with ``kwok`` nodes that only pretend and ``nodes`` real ones; a context
-    manager.
-
-    ``extra`` adds flags to a program of the control plane by its name. ``images`` are OCI archives
-    for the real nodes beside the test image of ``images.py``.
+    """A control plane with ``kwok`` simulated nodes and ``nodes`` real ones; a context manager.
+    ``extra`` adds flags to programs of the control plane by name. ``images`` are OCI archives for
+    the real nodes, in addition to the test image of ``images.py``.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class Cluster:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> Cluster:
-        """Return when every node is ready. Whatever fails, nothing is left."""
+        """Return when every node is ready. After a failure, nothing is left."""
         try:
             for node in self.nodes:
                 # Containerd and the images come up beside the control plane.
@@ -86,10 +84,8 @@ class Cluster:
         return self
 
     def end(self) -> None:
-        """End every process, then remove mounts, links, cgroups and the folder, unless it was named
-        by the caller.
-
-        Does nothing the second time.
+        """End every process, then remove mounts, links, cgroups and the folder, unless the caller
+        named it. A second call does nothing.
         """
         if not self.places.held:
             return
@@ -113,8 +109,8 @@ class Cluster:
     # --- parts ------------------------------------------------------------------------------------
 
     def parts(self) -> dict[str, Part]:
-        """The processes by name: etcd, kube-apiserver, kube-controller-manager, kube-scheduler,
-        kwok, the nodes.
+        """Return the processes by name: etcd, kube-apiserver, kube-controller-manager,
+        kube-scheduler, kwok, the nodes.
         """
         found = dict(self.plane.parts)
         if self.kwok:
@@ -122,9 +118,8 @@ class Cluster:
         return found | {node.name: node.part for node in self.nodes}
 
     def kill(self, part: str) -> None:
-        """SIGKILL a part and leave it dead.
-
-        Also ``kubelet`` and ``containerd`` of the first real node.
+        """Kill a part with SIGKILL and leave it dead. Also ``kubelet`` and ``containerd`` of the
+        first real node.
         """
         if part in Node.INNER:
             self._node().signal(part, signal.SIGKILL)
@@ -132,7 +127,7 @@ class Cluster:
             self._part(part).kill()
 
     def start_part(self, part: str) -> None:
-        """Start a killed part again as it was and wait until it works."""
+        """Start a killed part again, unchanged, and wait until it works."""
         if part in Node.INNER:
             self._node().start_inner(part)
             return
@@ -152,23 +147,22 @@ class Cluster:
         self.start_part(part)
 
     def freeze(self, part: str) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
+        """Stop a part with SIGSTOP: it keeps its connections and answers nothing."""
         if part in Node.INNER:
             self._node().signal(part, signal.SIGSTOP)
         else:
             self._part(part).signal(signal.SIGSTOP)
 
     def thaw(self, part: str) -> None:
-        """SIGCONT: it goes on."""
+        """Continue a part with SIGCONT."""
         if part in Node.INNER:
             self._node().signal(part, signal.SIGCONT)
         else:
             self._part(part).signal(signal.SIGCONT)
 
     def snapshot(self, name: str = "snapshot") -> Path:
-        """A copy of etcd's data as it is now, for ``restore``.
-
-        Everything stays up; etcd stands still for the copy.
+        """Copy etcd's present data for ``restore``. Everything stays up; etcd stands still during
+        the copy.
         """
         target = self.places.folder / name
         store = self.plane.parts["etcd"]
@@ -181,10 +175,8 @@ class Cluster:
         return target
 
     def restore(self, snapshot: Path) -> None:
-        """Let the cluster be as it was at a snapshot, as administrators do: stop everything, put
-        the copy back, start.
-
-        Resource versions go back, and are used a second time. Real nodes are left as they are.
+        """Return the cluster to a snapshot, as administrators do: stop everything, restore the
+        copy, start. Resource versions go back, and are used again. Real nodes are left unchanged.
         """
         parts = [*self.plane.parts.values(), *([self.kwok.part] if self.kwok else [])]
         for part in reversed(parts):
@@ -209,11 +201,10 @@ class Cluster:
     # --- people and places ------------------------------------------------------------------------
 
     def token(self, user: str = "admin") -> str:
-        """A bearer token: of ``admin``, or a real one of ``system:serviceaccount:NAMESPACE:NAME``.
-
-        The service account is made when it does not exist, the namespace too. A real token ends
-        after an hour and becomes void when its account is deleted. Raises ClusterFailed for any
-        other user.
+        """Return a bearer token: of ``admin``, or a real one of
+        ``system:serviceaccount:NAMESPACE:NAME``. Missing service accounts and namespaces are
+        created. A real token expires after an hour, and becomes invalid when its account is
+        deleted. Raises ClusterFailed for any other user.
         """
         if user in self.plane.tokens:
             return self.plane.tokens[user]
@@ -231,12 +222,12 @@ class Cluster:
         return str(self.admin.post(f"{accounts}/{name}/token", body)["status"]["token"])
 
     def kubeconfig_of(self, user: str, namespace: str = "default") -> Path:
-        """A kubeconfig that shows the token of ``user``."""
+        """Return a kubeconfig with the token of ``user``."""
         path = self.places.folder / f"kubeconfig-{user.replace(':', '-')}-{namespace}"
         return self.plane.authority.kubeconfig(path, self.api, self.token(user), namespace)
 
     def namespace(self, name: str = "crawls", *, labels: Mapping[str, str] | None = None) -> str:
-        """A fresh namespace ``<name>-<number>``, ready for pods. Deleted with the cluster."""
+        """Create a namespace ``<name>-<number>``, ready for pods. It is deleted with the cluster."""
         full = f"{name}-{next(_numbers)}"
         self.admin.post(
             "/api/v1/namespaces", {"metadata": {"name": full, "labels": dict(labels or {})}}
@@ -251,10 +242,9 @@ class Cluster:
         return full
 
     def quota(self, namespace: str, name: str, hard: Mapping[str, str]) -> None:
-        """A quota that is in force: stored, counted, and known to what admits, which goes by a copy
-        of its own.
-
-        Whether that has come so far shows in a Secret, of which the quota allows none.
+        """Create a quota and wait until it is in force: stored, counted, and known to the admission
+        controller, which uses its own copy. A Secret, of which the quota allows none, shows whether
+        this is the case.
         """
         path = f"/api/v1/namespaces/{namespace}"
         self.admin.post(
@@ -270,7 +260,7 @@ class Cluster:
         )
 
     def refuses(self, path: str, body: object, words: str) -> bool:
-        """Whether this would be refused in these words, were it to be created now."""
+        """Return whether this would be refused with this message if it were created now."""
         try:
             self.admin.post(f"{path}?dryRun=All", body)
         except AdminError as error:
@@ -278,5 +268,5 @@ class Cluster:
         return False
 
     def describe(self) -> dict[str, str]:
-        """What somebody else needs to use it."""
+        """Return what somebody else needs to use it."""
         return {"kubeconfig": str(self.kubeconfig), "api": self.api, "dir": str(self.places.folder)}

@@ -1,6 +1,5 @@
-"""etcd, API server, controllers and scheduler on loopback.
-
-Real admission and real service account tokens.
+"""etcd, API server, controllers and scheduler on loopback, with real admission and real service
+account tokens.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ class ControlPlane:
         }
 
     def start(self) -> None:
-        """Start everything; the caller goes on while it comes up.
-
-        Controllers wait for the API server themselves.
-        """
+        """Start everything without waiting. Controllers wait for the API server themselves."""
         self.parts["etcd"].start()
         self.parts["kube-apiserver"].start()
         self.wait_api()
@@ -88,12 +84,12 @@ class ControlPlane:
         self.wait_ready()
 
     def wait_api(self) -> None:
-        """Return when the API server says it is ready."""
+        """Return when the API server reports that it is ready."""
         watched = [self.parts["etcd"], self.parts["kube-apiserver"]]
         until(self.admin.ready, "a ready API server", PATIENCE_S, watched)
 
     def wait_ready(self) -> None:
-        """Return when a pod could be created: the controllers have made the default service
+        """Return when a pod could be created: the controllers have created the default service
         account.
         """
         watched = list(self.parts.values())

@@ -1,9 +1,7 @@
-"""Container images without a registry and without an engine: OCI archives, written as plain tar
-files.
-
-Two are made of this machine: ``pause`` (the sandbox of every pod) and a Python root (the
-interpreter that runs the tests, its standard library, and the shared libraries both need). Other
-images add layers to the latter.
+"""Container images without a registry or an engine: OCI archives, written as plain tar files. Two
+are made from this machine: ``pause`` (the sandbox of every pod) and a Python root (the interpreter
+that runs the tests, its standard library, and the shared libraries that both need). Other images
+add layers to the latter.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ _ALSO_CXX = ("libstdc++.so.6", "libgcc_s.so.1", "libnss_files.so.2", "libnss_dns
 
 @dataclass(frozen=True)
 class Layer:
-    """Folders of this machine and where each lies in the image (``""`` is the root)."""
+    """Folders of this machine, and the path of each in the image (``""`` is the root)."""
 
     folders: tuple[tuple[Path, str], ...]
     left_out: tuple[str, ...] = ("__pycache__",)
@@ -74,9 +72,8 @@ def write_archive(
     user: str = "",
     workdir: str = "/",
 ) -> str:
-    """Write an OCI archive that ``ctr images import`` takes; returns the manifest's digest.
-
-    The same input gives the same bytes. ``reference`` is the name a pod asks for.
+    """Write an OCI archive that ``ctr images import`` accepts. Returns the manifest's digest. The
+    same input gives the same bytes. ``reference`` is the name that a pod requests.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -172,7 +169,7 @@ def _add_json(
 
 
 def pause(bin_: Path) -> Path:
-    """The archive of the sandbox image, made once from the built program."""
+    """Return the archive of the sandbox image, made once from the built program."""
     key = hashlib.sha256((bin_ / "pause").read_bytes()).hexdigest()[:12]
 
     def write(path: Path, root: Path) -> None:
@@ -185,9 +182,8 @@ def pause(bin_: Path) -> Path:
 
 
 def python() -> Path:
-    """The archive of the Python image, made once for each interpreter.
-
-    Its entry point is ``python3``.
+    """Return the archive of the Python image, made once for each interpreter. Its entry point is
+    ``python3``.
     """
     path = binaries.cache_root() / "images" / f"python-{python_key()}.tar"
     return path if path.exists() else with_python(path, PYTHON, [], workdir="/")
@@ -203,7 +199,7 @@ def with_python(
     user: str = "",
     workdir: str = "/app",
 ) -> Path:
-    """Write the archive of an image that has ``layers`` upon the Python root."""
+    """Write the archive of an image with ``layers`` on top of the Python root."""
     kept = binaries.cache_root() / "images" / f"python-{python_key()}"
     if not kept.is_dir():
         unfinished = Path(tempfile.mkdtemp(dir=kept.parent if kept.parent.is_dir() else None))
@@ -223,7 +219,7 @@ def with_python(
 
 
 def python_key() -> str:
-    """Changes with the interpreter, the C library and this module."""
+    """Return a key that changes with the interpreter, the C library and this module."""
     parts = (sys.version, platform.libc_ver(), Path(__file__).read_text())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 

@@ -1,8 +1,7 @@
-"""Kueue beside the cluster: its own program, installed by the manifests of its module, on loopback.
-
-Its services are names for this machine (``ExternalName: localhost``), so that the API server finds
-its webhooks and its visibility server as on any cluster. What the kubelet would do, to mount the
-certificates that it makes, is done here.
+"""Kueue next to the cluster: its own program, installed with the manifests of its module, on
+loopback. Its services are names for this machine (``ExternalName: localhost``), so that the API
+server finds its webhooks and its visibility server as on any cluster. Its certificates are mounted
+here, as the kubelet would do.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Kueue:
         }
 
     def start(self) -> None:
-        """Install it and return when its webhooks and its visibility server answer."""
+        """Install it, and return when its webhooks and its visibility server respond."""
         self._admin.ensure("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         for name in (SERVICE, "kueue-visibility-server"):
             spec = {"type": "ExternalName", "externalName": "localhost"}
@@ -93,7 +92,7 @@ class Kueue:
         until(self._ready, "a ready Kueue", 150, [self.part])
 
     def _mounted(self) -> bool:
-        """Whether the certificates are where the kubelet would mount them."""
+        """Return whether the certificates are where the kubelet would mount them."""
         secret = (
             self._admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}").get("data") or {}
         )
@@ -114,8 +113,8 @@ class Kueue:
     # --- what its module installs -----------------------------------------------------------------
 
     def _objects(self) -> Iterator[tuple[str, Object]]:
-        """The definitions with their conversion, the webhooks, and the visibility server's API;
-        with their paths.
+        """Return the definitions with their conversion, the webhooks, and the visibility server's
+        API, with their paths.
         """
         patches = {
             one["metadata"]["name"]: one["spec"]

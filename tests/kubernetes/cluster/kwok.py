@@ -104,7 +104,7 @@ def _ended(annotation: str, variable: str, default: str, *, by_itself: bool) -> 
 
 
 def _said(annotation: str, variable: str) -> str:
-    """A jq expression: the annotation, else the variable, else nothing."""
+    """Return a jq expression: the annotation, else the variable, else nothing."""
     variables = f'[.spec.containers[0].env[]? | select(.name == "{variable}") | .value][0]'
     return f'(.metadata.annotations["{DOMAIN}/{annotation}"] // {variables}) | select(. != null)'
 
@@ -136,7 +136,7 @@ def _stage(
 
 
 def pod_stages() -> list[dict[str, Any]]:
-    """What becomes of a pod on a kwok node."""
+    """Return the stages of a pod on a kwok node."""
     deleted, kept = (
         _there(".metadata.deletionTimestamp"),
         _there(".metadata.deletionTimestamp", is_=False),
@@ -191,7 +191,9 @@ phase: Running
 
 
 def node_stages() -> list[dict[str, Any]]:
-    """A node is Ready as long as kwok lives; its lease tells the node controller so."""
+    """Return the stages of a node, which is Ready as long as kwok lives; its lease shows this to
+    the node controller.
+    """
     ready = '.status.conditions[]? | select(.type == "Ready") | .status'
     stage = _stage(
         "node-ready",
@@ -203,8 +205,8 @@ def node_stages() -> list[dict[str, Any]]:
 
 
 class Kwok:
-    """``count`` nodes ``<cluster>-kwok<i>``, each with room for ``pods`` pods of any size up to 32
-    processors.
+    """``count`` nodes ``<cluster>-kwok<i>``, each with capacity for ``pods`` pods of any size up to
+    32 processors.
     """
 
     def __init__(
@@ -225,9 +227,8 @@ class Kwok:
         self.part = Part("kwok", command, places.folder / "kwok.log")
 
     def start(self, admin: Admin, *, tainted: bool = False) -> None:
-        """Create the nodes and wait until each is ready.
-
-        ``tainted``: only pods that tolerate kwok's taint go there.
+        """Create the nodes and wait until each is ready. With ``tainted``, only pods that tolerate
+        kwok's taint can use them.
         """
         self.part.start()
         for name in self.nodes:
@@ -235,9 +236,8 @@ class Kwok:
         until(lambda: self._ready(admin), f"{len(self.nodes)} ready kwok nodes", 150, [self.part])
 
     def start_again(self, admin: Admin) -> None:
-        """Start it once more.
-
-        The leases of the one before, which was somebody else, would hold it up for 40 s.
+        """Start it again. The leases of its predecessor, which had another identity, would delay it
+        for 40 s.
         """
         for name in self.nodes:
             lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}"
@@ -268,7 +268,7 @@ class Kwok:
 
 
 def ready_nodes(admin: Admin) -> set[str]:
-    """The nodes that are ready and that the node controller has freed of its first taints."""
+    """Return the nodes that are ready and without the node controller's first taints."""
     found = set()
     for node in admin.get("/api/v1/nodes")["items"]:
         conditions = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}

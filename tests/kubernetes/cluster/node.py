@@ -1,5 +1,4 @@
 """A real node: containerd and kubelet in private mount and pid namespaces, with real containers.
-
 Needs root.
 """
 
@@ -27,7 +26,7 @@ _CONTROLLERS = ("cpuset", "cpu", "io", "memory", "pids")
 
 
 def unable() -> str | None:
-    """Why no real node can run on this machine; nothing when it can."""
+    """Return why no real node can run on this machine, or nothing if it can."""
     if os.geteuid() != 0:
         return "root is needed for containers"
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -69,9 +68,8 @@ class Node:
         )
 
     def start(self, archives: Sequence[Path] = ()) -> None:
-        """Start it; it is ready when the API server says so.
-
-        What an earlier life wrote is used, as after a reboot.
+        """Start it; it is ready when the API server reports so. Data of an earlier start are used,
+        as after a reboot.
         """
         loaded = [images.pause(self._bin), images.python(), *archives]
         self._write_files()
@@ -143,12 +141,10 @@ class Node:
             subprocess.run(["ip", *words], check=True, capture_output=True)
 
     def _make_cgroups(self) -> None:
-        """The kubelet wants its root to exist: in every hierarchy of version 1, or in the one tree
-        of version 2.
-
-        It has the kernel's highest weight: by default all pods together weigh as much as one
-        process of the machine, and get a twentieth of a processor beside twenty. Their limits bound
-        them.
+        """Create the root that the kubelet expects: in every hierarchy of version 1, or in the only
+        tree of version 2. It has the maximum weight: by default, all pods together weigh as much as
+        one process of the machine, and get a twentieth of a processor next to twenty. Their limits
+        bound them.
         """
         if (CGROUPS / "cgroup.controllers").exists():
             self._delegate(CGROUPS)
@@ -189,7 +185,7 @@ class Node:
         return []
 
     def inner_pid(self, program: str) -> int | None:
-        """The process id, as this machine counts, of the kubelet or containerd of this node."""
+        """Return the process id, as this machine counts, of the kubelet or containerd of this node."""
         for init in self._children(self.part.pid) if self.part.alive() else ():
             for pid in self._children(init):
                 with suppress(OSError):
@@ -198,7 +194,7 @@ class Node:
         return None
 
     def signal(self, program: str, number: int) -> None:
-        """Signal the kubelet or containerd. Raises ClusterFailed when it does not run."""
+        """Send a signal to the kubelet or containerd. Raises ClusterFailed if it is not running."""
         pid = self.inner_pid(program)
         if pid is None:
             raise ClusterFailed(f"{program} of {self.name} does not run")
@@ -221,7 +217,7 @@ class Node:
         )
 
     def wait_gone(self) -> None:
-        """Return when no process of the node is left: the kernel ends them after its first one."""
+        """Return when no process of the node is left: the kernel ends them after the first one."""
 
         def left() -> bool:
             for root in (CGROUPS / self.name, *CGROUPS.glob(f"*/{self.name}")):

@@ -8,9 +8,8 @@ from typing import Any
 
 
 def cni(bridge: str, subnet: str, services: str, gateway: str, first: str, last: str) -> str:
-    """A bridge with addresses of this machine.
-
-    No default route: a pod reaches this machine and nothing else.
+    """Return a bridge with addresses of this machine, without a default route: a pod reaches this
+    machine and nothing else.
     """
     ranges = [[{"subnet": subnet, "rangeStart": first, "rangeEnd": last, "gateway": gateway}]]
     plugin = {
@@ -30,8 +29,8 @@ def cni(bridge: str, subnet: str, services: str, gateway: str, first: str, last:
 
 
 def containerd(folder: Path, pause: str, plugins: Path, runc: str) -> str:
-    """Without AppArmor, CDI and NRI, and content with a machine that lets nobody lower an OOM
-    score.
+    """Return a configuration without AppArmor, CDI and NRI, for machines on which nobody can lower
+    an OOM score.
     """
     state = folder / "state"
     return f"""\
@@ -79,8 +78,8 @@ disabled_plugins = [
 
 
 def kubelet(folder: Path, cgroup: str, address: str, port: int, authority: Path) -> dict[str, Any]:
-    """Statuses every five seconds at least, nothing of the machine changed, no image ever
-    collected.
+    """Return a configuration that reports at least every five seconds, changes nothing on the
+    machine, and collects no images.
     """
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

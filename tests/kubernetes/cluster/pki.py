@@ -1,5 +1,5 @@
-"""Certificates of one cluster: its own authority, the API server's two, the key of service account
-tokens.
+"""Certificates of one cluster: its own authority, the API server's two, and the key of service
+account tokens.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 class Authority:
-    """Signs what the parts show each other.
-
-    Everything is written below ``folder`` and lives for 30 days.
+    """Signs the certificates of the parts. Everything is written below ``folder`` and valid for 30
+    days.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +38,7 @@ class Authority:
     def issue(
         self, name: str, *, group: str | None = None, addresses: tuple[str, ...] = ()
     ) -> tuple[Path, Path]:
-        """Certificate and key: for a server when ``addresses`` are given, else for a client
+        """Issue certificate and key: for a server if ``addresses`` are given, else for a client
         ``name`` of ``group``.
         """
         key = ec.generate_private_key(ec.SECP256R1())
@@ -62,7 +61,7 @@ class Authority:
         return certificate, _write_key(self.folder / f"{name}.key", key)
 
     def key_pair(self, name: str) -> tuple[Path, Path]:
-        """Private and public key, for the tokens of service accounts."""
+        """Make a private and a public key for the tokens of service accounts."""
         key = ec.generate_private_key(ec.SECP256R1())
         public = self.folder / f"{name}.pub"
         encoded = serialization.PublicFormat.SubjectPublicKeyInfo
@@ -70,8 +69,8 @@ class Authority:
         return _write_key(self.folder / f"{name}.key", key), public
 
     def kubeconfig(self, path: Path, api: str, token: str, namespace: str = "default") -> Path:
-        """A kubeconfig that trusts this authority and shows ``token``; JSON, which is YAML as
-        well.
+        """Return a kubeconfig that trusts this authority and uses ``token``, as JSON, which is also
+        YAML.
         """
         trust = base64.b64encode(self.certificate.read_bytes()).decode()
         config = {

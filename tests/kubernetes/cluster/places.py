@@ -1,10 +1,7 @@
-"""The names that one cluster owns on this machine: ports, bridge, subnet, cgroups, folder.
-
-And how they are cleared.
-
-A machine has twenty *slots*. Who holds the lock of a slot owns its names; the kernel drops the lock
-with its holder, so what is found under the names of a slot just taken was left by somebody who was
-killed, and is removed.
+"""The names that one cluster owns on this machine (ports, bridge, subnet, cgroups, folder), and how
+they are cleared. A machine has twenty *slots*. Whoever holds the lock of a slot owns its names; the
+kernel releases the lock with its holder, so anything under the names of a newly taken slot was left
+by a killed process, and is removed.
 """
 
 from __future__ import annotations
@@ -33,15 +30,14 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def base() -> Path:
-    """The folder of locks and of what clusters write; one for each user."""
+    """Return the folder of locks and of what clusters write, one for each user."""
     return Path(os.environ.get("TMPDIR", "/tmp")) / f"crawler-lifecycle-kube-{os.getuid()}"
 
 
 @dataclass
 class Slots:
-    """A slot that is held until ``release``.
-
-    ``prefix`` and ``network`` are what links, cgroups and addresses wear.
+    """A slot that is held until ``release``. ``prefix`` and ``network`` are used for links, cgroups
+    and addresses.
     """
 
     slot: int
@@ -55,9 +51,8 @@ class Slots:
     def take(
         cls, folder: Path | None = None, prefix: str = "clk", network: str = "10.123"
     ) -> Slots:
-        """The first free slot, cleared of what an earlier holder left.
-
-        Raises ClusterFailed when all are taken.
+        """Take the first free slot, cleared of what an earlier holder left. Raises ClusterFailed if
+        all are taken.
         """
         root = base()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,7 +76,7 @@ class Slots:
         raise ClusterFailed(f"all {SLOTS} slots below {root} are taken: end another cluster first")
 
     def _empty_folder(self) -> None:
-        """Make the folder. One that holds anything but an earlier cluster is not ours to empty."""
+        """Make the folder. If it contains anything except an earlier cluster, it is not emptied."""
         if (self.folder / "tokens.csv").exists():
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,35 +87,35 @@ class Slots:
 
     @property
     def name(self) -> str:
-        """Of the cluster, its bridge and its cgroups."""
+        """Return the name of the cluster, its bridge and its cgroups."""
         return f"{self.prefix}{self.slot}"
 
     @property
     def gateway(self) -> str:
-        """The address of the bridge: the node's own, and where pods reach a server of this
+        """Return the address of the bridge: the node's own, and where pods reach a server of this
         machine.
         """
         return f"{self.network}.{self.slot}.1"
 
     def address(self, last: int) -> str:
-        """An address of the subnet."""
+        """Return an address of the subnet."""
         return f"{self.network}.{self.slot}.{last}"
 
     @property
     def services(self) -> str:
-        """The network of the addresses of Services, beside that of pods: another one for each
-        cluster as well.
+        """Return the network for the addresses of Services, next to that of pods; each cluster has
+        its own.
         """
         first, second = self.network.split(".")
         return f"{first}.{int(second) + 1}.{self.slot}.0/24"
 
     @property
     def api_service(self) -> str:
-        """The address that pods are told to find the API server at: the first one of Services."""
+        """Return the address at which pods find the API server: the first one of Services."""
         return str(next(ipaddress.ip_network(self.services).hosts()))
 
     def port(self) -> int:
-        """A free port of the slot, another one each time."""
+        """Return a free port of the slot, a different one each time."""
         while self._given < PORTS_A_SLOT:
             port = FIRST_PORT + self.slot * PORTS_A_SLOT + self._given
             self._given += 1
@@ -132,16 +127,13 @@ class Slots:
 
     @property
     def held(self) -> bool:
-        """Whether the slot is still ours."""
+        """Return whether the slot is still ours."""
         return self._lock is not None
 
     # --- clearing ---------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove link and cgroups of this slot.
-
-        Raises ClusterFailed when something still holds them.
-        """
+        """Remove link and cgroups of this slot. Raises ClusterFailed if something still holds them."""
         if Path(f"/sys/class/net/{self.name}").exists():
             subprocess.run(["ip", "link", "delete", self.name], check=True, capture_output=True)
         end = time.monotonic() + 150
@@ -156,7 +148,7 @@ class Slots:
             time.sleep(0.02)
 
     def cgroups(self) -> Iterator[Path]:
-        """Our cgroups in every hierarchy, the deepest first."""
+        """Return our cgroups in every hierarchy, the deepest first."""
         hierarchies = [CGROUPS]  # version 2: one tree
         if not (CGROUPS / "cgroup.controllers").exists():
             hierarchies = [p for p in CGROUPS.iterdir() if p.is_dir()] if CGROUPS.is_dir() else []
@@ -166,7 +158,7 @@ class Slots:
                     yield Path(folder)
 
     def release(self, *, keep_folder: bool = False) -> None:
-        """Clear everything and give the slot back."""
+        """Clear everything and release the slot."""
         self.clear()
         if not keep_folder:
             shutil.rmtree(self.folder)

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us, ended by their id and nothing else."""
+"""Child processes that cannot outlive us, and are ended only by their id."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ _FORKER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kube-forker")
 
 class ClusterFailed(Exception):
     """A part of the test cluster did not do what it should; the text ends with the part's last
-    words.
+    output.
     """
 
 
 class Part:
-    """One program of the cluster with its log file.
-
-    It can be killed, frozen and started again as it was.
+    """One program of the cluster with its log file. It can be killed, frozen and started again
+    unchanged.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Part:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it. It gets SIGKILL from the kernel when this process ends, however it ends."""
+        """Start it. The kernel kills it when this process ends, however it ends."""
         if self.alive():
             raise ClusterFailed(f"{self.name} runs already")
         self.process = _FORKER.submit(self._spawn).result()
@@ -58,22 +57,22 @@ class Part:
 
     @property
     def pid(self) -> int:
-        """The process id. Raises ClusterFailed when it was never started."""
+        """Return the process id. Raises ClusterFailed if it was never started."""
         if self.process is None:
             raise ClusterFailed(f"{self.name} was not started")
         return self.process.pid
 
     def alive(self) -> bool:
-        """Whether it runs; a frozen one does."""
+        """Return whether it is running; a frozen process is."""
         return self.process is not None and self.process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Send it a signal; nothing when it has ended."""
+        """Send it a signal, unless it has ended."""
         if self.process is not None:
             self.process.send_signal(number)  # polls first: never somebody else's id
 
     def stands_still(self) -> bool:
-        """Whether each of its threads has been stopped by SIGSTOP."""
+        """Return whether all its threads have been stopped by SIGSTOP."""
         stats = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
         return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
@@ -90,7 +89,7 @@ class Part:
             ) from None
 
     def last_words(self, lines: int = 15) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
@@ -104,9 +103,8 @@ def until(
     parts: Sequence[Part] = (),
     pause_s: float = 0.1,
 ) -> None:
-    """Wait until ``condition`` is true.
-
-    Raises ClusterFailed after ``seconds``, or when one of ``parts`` has ended.
+    """Wait until ``condition`` is true. Raises ClusterFailed after ``seconds``, or if one of
+    ``parts`` has ended.
     """
     end = time.monotonic() + seconds
     while not condition():

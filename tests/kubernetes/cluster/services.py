@@ -33,8 +33,8 @@ _HERE = ("", "")
 
 
 class ServiceNetwork:
-    """Serves names and addresses of all Services that there are when ``refresh`` is called; a
-    context manager.
+    """Serves names and addresses of all Services that exist when ``refresh`` is called; a context
+    manager.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -69,7 +69,7 @@ class ServiceNetwork:
         self.close()
 
     def close(self) -> None:
-        """Listen no more. Connections that are open end by themselves."""
+        """Stop listening. Open connections end by themselves."""
         self._closing.set()
         self._open.close()
         for address in {address for address, _ in self._listening}:
@@ -77,7 +77,7 @@ class ServiceNetwork:
         self._listening.clear()
 
     def refresh(self) -> None:
-        """Take up Services that came since."""
+        """Add Services that were created since."""
         for service in self._cluster.admin.get("/api/v1/services")["items"]:
             space, name = service["metadata"]["namespace"], service["metadata"]["name"]
             address = service["spec"]["clusterIP"]
@@ -87,11 +87,13 @@ class ServiceNetwork:
                     self._listen(address, space, name, port)
 
     def address(self, name: str, namespace: str) -> str:
-        """The address of a Service that was taken up. Raises KeyError for any other."""
+        """Return the address of a Service that was added. Raises KeyError for any other."""
         return self._names[f"{name}.{namespace}.{DOMAIN}"]
 
     def lend(self, port: int) -> str:
-        """Let pods reach a server of this machine that listens on loopback alone; where they do."""
+        """Let pods reach a server of this machine that listens only on loopback. Returns the
+        address for them.
+        """
         server = self._open.enter_context(
             closing(socket.create_server((self._places.gateway, port), backlog=128))
         )
@@ -147,7 +149,7 @@ class ServiceNetwork:
         return ready[next(self._turn) % len(ready)]
 
     def _ends(self, space: str, name: str, port: str) -> Iterator[tuple[str, int]]:
-        """Where the Service leads now."""
+        """Return the present endpoints of the Service."""
         if (space, name) == _HERE:
             yield "127.0.0.1", int(port)
             return
@@ -196,9 +198,7 @@ class ServiceNetwork:
                 server.sendto(self.answer(question), asker)
 
     def answer(self, question: bytes) -> bytes:
-        """The answer to a DNS question for one name: an address, nothing of that type, or no such
-        name.
-        """
+        """Answer a DNS query for one name: an address, nothing of that type, or no such name."""
         labels, at = [], 12
         while length := question[at]:
             labels.append(question[at + 1 : at + 1 + length].decode("ascii", "replace"))

@@ -1,5 +1,5 @@
-"""A crawler that does what its argument ``do`` says: what containers can do to whoever watches
-them. No framework.
+"""A crawler without a framework that does what its argument ``do`` says: everything that containers
+can do to their observers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 
 def tell(**counters: object) -> None:
-    """Counters, as a crawler keeps them."""
+    """Write counters, as a crawler does."""
     if path := os.environ.get("CRAWL_STATS_FILE"):
         unfinished = Path(f"{path}.new")
         unfinished.write_text(json.dumps(counters))
@@ -71,7 +71,7 @@ def wait() -> int:
 
 
 def look_around() -> int:
-    """What the container lets us do, as one line of JSON."""
+    """Print what the container permits, as one line of JSON."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     found: dict[str, Any] = {"uid": os.getuid(), "gid": os.getgid(), "groups": os.getgroups()}
     found |= {name: status[name].strip() for name in ("CapEff", "CapBnd", "NoNewPrivs", "Seccomp")}

@@ -14,7 +14,7 @@ from tests.kubernetes.real.real_harness import RealHarness, actor_image
 def real_stack(
     real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealHarness]:
-    """Up with the actor's image on the node; nothing of it outlives the tests."""
+    """The stack with the actor's image on the node; none of it outlives the tests."""
     folder = tmp_path_factory.mktemp("real")
     real_cluster.nodes[0].load(actor_image(folder))
     harness = RealHarness(folder / "state", real_cluster)
@@ -27,6 +27,6 @@ def real_stack(
 
 @pytest.fixture
 def harness(real_stack: RealHarness) -> RealHarness:
-    """The stack, whole, with no run of an earlier test open."""
+    """The intact stack, with no run of an earlier test open."""
     real_stack.healthy()
     return real_stack

@@ -1,5 +1,5 @@
-"""``deploy/`` installed on a real node as docs/deployment.md says, and what it needs of an
-installer.
+"""``deploy/`` installed on a real node by docs/deployment.md, with what an installer has to
+provide.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ CATALOGUE: list[Document] = [
 
 
 class Installation:
-    """An installation; ``start`` returns when everything is there but our own pods, ``end`` leaves
+    """An installation; ``start`` returns when everything exists except our own pods, ``end`` leaves
     nothing.
     """
 
@@ -90,8 +90,8 @@ class Installation:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Bring up what an installer has: images on the node, Temporal, database, storage, bus; and
-        our overlay.
+        """Provide what an installer has: images on the node, Temporal, database, storage, event
+        bus, and our overlay.
         """
         self.network = self._open.enter_context(ServiceNetwork(self.cluster))
         with ThreadPoolExecutor(1) as beside:
@@ -103,7 +103,9 @@ class Installation:
             images.result()
 
     def end(self) -> None:
-        """Take everything from the cluster, held pods included, and end what this machine lent."""
+        """Remove everything from the cluster, including held pods, and end what this machine
+        provided.
+        """
         try:
             ours = ("-l", "app.kubernetes.io/part-of=crawler-lifecycle", "--wait=false")
             self.kubectl("delete", "namespace,persistentvolume,priorityclass", *ours)
@@ -126,8 +128,8 @@ class Installation:
         return not left
 
     def hold(self, pod: Document, namespace: str, by: Sequence[str] = ("crawl.test/held",)) -> None:
-        """Keep the pod's last status when it is deleted, or let it go: with no finalizers it is
-        gone with its end.
+        """Keep the pod's last status when it is deleted, or release it: without finalizers, it
+        disappears with its end.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
         self.admin.patch(path, {"metadata": {"finalizers": list(by) or None}})
@@ -153,8 +155,8 @@ class Installation:
         self._open.callback(part.kill)
 
     def _make_database(self) -> None:
-        """With the two users of docs/security.md; the rights of the second are granted when the
-        tables are there.
+        """Create the two users of docs/security.md; the second one gets its rights when the tables
+        exist.
         """
         # Durable, as the doctor wants it.
         options = (f"--bind-address=127.0.0.1,{self.address}", "--innodb-flush-log-at-trx-commit=1")
@@ -166,8 +168,8 @@ class Installation:
         self.database.execute(f"GRANT ALL ON {SCHEMA}.* TO owner@'%'")
 
     def grant(self, docs: Path = DEPLOY.parent / "docs") -> None:
-        """The rights of the services' user, word for word as the file has them. Older builds have
-        them on a page.
+        """Grant the rights of the services' user, exactly as in the file. Older builds have them on
+        a page.
         """
         file = docs.parent / "deploy" / "database" / "services.sql"
         text = (file if file.exists() else docs / "security.md").read_text()
@@ -187,9 +189,7 @@ class Installation:
     # --- what the installer writes ----------------------------------------------------------------
 
     def _make_overlay(self) -> None:
-        """A copy of the whole of deploy/, in which nothing is changed but what its files ask
-        for.
-        """
+        """Copy all of deploy/, and change only what its files tell an installer to change."""
         shutil.copytree(DEPLOY, self.deploy)
         overlay = self.deploy / OVERLAY
         self._take_in(overlay / "kustomization.yaml", "gc", "shared-volume")
@@ -210,7 +210,7 @@ class Installation:
 
     @staticmethod
     def _one_of_each(file: Path) -> None:
-        """As overlays/demo has them: a second pod of the same kind costs this machine much and
+        """Use one pod of each kind, as overlays/demo does: a second one is expensive here and
         proves nothing more.
         """
         with file.open("a") as more:
@@ -244,8 +244,8 @@ class Installation:
         return known | own | more
 
     def _own_volumes(self, file: Path) -> None:
-        """Local volumes of the one node, in place of those of an NFS server; a folder that pods may
-        write to.
+        """Use local volumes of the only node in place of those of an NFS server, and a folder to
+        which pods may write.
         """
         self.volume.mkdir()
         self.volume.chmod(0o777)
@@ -257,9 +257,7 @@ class Installation:
         file.write_text(yaml.safe_dump_all(documents))
 
     def secrets(self) -> list[Document]:
-        """The Secrets of deploy/secrets/secrets.yaml that are not optional, and the cloud's, filled
-        in.
-        """
+        """Return the required Secrets of deploy/secrets/secrets.yaml, and the cloud's, filled in."""
         scheduler, task_key = secrets.token_hex(32), secrets.token_hex(32)
         lines = []
         for role in ("read", "operate", "admin"):
@@ -293,7 +291,7 @@ class Installation:
     # --- by the administrator's kubectl -----------------------------------------------------------
 
     def kubectl(self, *words: str, stdin: str | None = None, seconds: float = PATIENCE_S) -> str:
-        """What kubectl answers."""
+        """Call kubectl. Return its output."""
         done = self._called(words, stdin, seconds)
         assert done.returncode == 0, (
             f"{' '.join(words)}\n{done.stderr}\n{done.stdout}\n{self.state()}"
@@ -301,11 +299,9 @@ class Installation:
         return done.stdout
 
     def execute(self, component: str, *words: str) -> str:
-        """What a command prints in a container of ``component``.
-
-        It is asked for again while the container runtime could not begin it: containerd has two
-        seconds of its own to load a container's task, which a busy machine exceeds. A command
-        that began is never repeated.
+        """Return what a command prints in a container of ``component``. It is repeated while the
+        container runtime cannot start it: containerd has two seconds to load a container's task,
+        which a busy machine exceeds. A command that has started is never repeated.
         """
         command = ("exec", "-n", SERVICES, f"deploy/{component}", "--", *words)
         until = time.monotonic() + PATIENCE_S
@@ -341,7 +337,7 @@ class Installation:
         )
 
     def prepare(self) -> None:
-        """ "The first time": namespaces, Secrets, and everything but our processes."""
+        """Follow "The first time": namespaces, Secrets, and everything except our processes."""
         namespaces = (
             "-f",
             "deploy/base/crawls/namespace.yaml",
@@ -353,7 +349,7 @@ class Installation:
         self.kubectl("apply", "-k", f"deploy/{OVERLAY}", "-l", "!app.kubernetes.io/name")
 
     def migrate(self) -> None:
-        """ "Then, and for each new version": the schema before the processes."""
+        """Follow "Then, and for each new version": the schema before the processes."""
         job = self.kubectl("kustomize", f"deploy/{OVERLAY}/migration")
         self.kubectl("replace", "--force", "-f", "-", stdin=job)
         wait = (
@@ -373,7 +369,7 @@ class Installation:
         self.network.refresh()
 
     def rolled_out(self) -> None:
-        """Return when every Deployment of ours has all its pods ready."""
+        """Return when all pods of our Deployments are ready."""
         self.kubectl(
             *(
                 "rollout",
@@ -390,20 +386,20 @@ class Installation:
     # --- polling ----------------------------------------------------------------------------------
 
     def pods(self, component: str | None = None) -> list[Document]:
-        """Our pods that are not being deleted."""
+        """Return our pods that are not being deleted."""
         label = f"component={component}" if component else "name=crawler-lifecycle"
         path = f"/api/v1/namespaces/{SERVICES}/pods?labelSelector=app.kubernetes.io%2F{label.replace('=', '%3D')}"
         found: list[Document] = self.admin.get(path)["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def log(self, pod: Document, tail: int = 1000, *, before: bool = False) -> str:
-        """What a pod of ours said; ``before``: the container before this one."""
+        """Return the log of one of our pods; with ``before``, that of the previous container."""
         name = pod["metadata"]["name"]
         query = f"tailLines={tail}" + ("&previous=true" if before else "")
         return self.admin.text(f"/api/v1/namespaces/{SERVICES}/pods/{name}/log?{query}")
 
     def state(self) -> str:
-        """Pods that are not well, with their last words: for a failure's text."""
+        """Return unhealthy pods with their last output, for the message of a failure."""
         lines = []
         for pod in self.admin.get(f"/api/v1/namespaces/{SERVICES}/pods")["items"]:
             statuses = pod["status"].get("containerStatuses") or [{}]
@@ -422,13 +418,13 @@ class Installation:
 
     @contextmanager
     def gateway(self, role: str = "operate") -> Iterator[Gateway]:
-        """The gateway's Service, as a caller with a token of this role."""
+        """Return the gateway's Service for a caller with a token of this role."""
         address = self.network.address("gateway", SERVICES)
         with Gateway(f"http://{address}:8500", token=self.tokens[role], timeout_s=60) as found:
             yield found
 
     def audit(self) -> Document:
-        """The report of an audit that repairs nothing, by the worker of that role."""
+        """Return the report of an audit without repairs, by the worker of that role."""
         with self.gateway("admin") as admin:
             audit_id = admin.post("/v1/audit", {"repair": False})["audit_id"]
             until(
@@ -442,7 +438,7 @@ class Installation:
 
 
 def _new_token(role: str) -> tuple[str, str]:
-    """A token and its lines for tokens.toml, as the page says to make them."""
+    """Return a token and its lines for tokens.toml, made as the page says."""
     command = [
         sys.executable,
         "-m",

@@ -1,5 +1,5 @@
-"""The whole stack over a real cluster: the services as processes of this machine, the crawls as
-real containers.
+"""The whole stack with a real cluster: services are processes of this machine, crawls are real
+containers.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ CATALOGUE: list[dict[str, Any]] = [
 
 
 def actor_image(folder: Path) -> Path:
-    """The test image: Python, our runner, the actor."""
+    """Return the test image: Python, our runner, the actor."""
     program = Path(__file__).with_name("actor.py")
     layer = images.Layer(((RUNNER, "opt/crawl-runner"), (program, "app/actor.py")))
     return images.with_python(folder / "actor.tar", ACTOR, [layer])
 
 
 class RealHarness(Harness):
-    """A stack whose crawls are Jobs of ``cluster`` in a namespace that enforces Pod Security
+    """A stack whose crawls are Jobs of ``cluster``, in a namespace that enforces Pod Security
     "restricted".
     """
 
@@ -106,7 +106,7 @@ class RealHarness(Harness):
         return int(self.gateway.start(request, uuid.uuid4().hex)["run_id"])
 
     def until_running(self, run_id: int) -> None:
-        """Return when the run and every task of it execute, on record: a poll writes tasks
+        """Return when the run and all its tasks are recorded as executing; a poll records tasks
         first.
         """
         until(lambda: set(self.tasks(run_id)) == {"RUNNING"}, f"run {run_id} executing")
@@ -120,21 +120,21 @@ class RealHarness(Harness):
         )
 
     def until_ended(self, run_id: int) -> dict[str, Any]:
-        """The row of the run once it has ended, with its event, its export and its workflow
-        closed.
+        """Return the row of the run once it has ended, with its event, its export and a closed
+        workflow.
         """
         until(lambda: self.status(run_id) in TERMINAL, f"the end of run {run_id}")
         until(lambda: self.closed([run_id]), f"the close of run {run_id}")
         return self.run_row(run_id)
 
     def run_row(self, run_id: int) -> dict[str, Any]:
-        """What the database says of the run now."""
+        """Return the present row of the run."""
         columns = "status, outcome, cause, waiting_for"
         rows = self.query(f"SELECT {columns} FROM run_history WHERE run_id = ?", run_id)
         return dict(zip(columns.split(", "), rows[0], strict=True))
 
     def task(self, run_id: int) -> dict[str, Any]:
-        """The row of the run's only task."""
+        """Return the row of the run's only task."""
         columns = "task_id, status, outcome, cause, reason, exit_code, exit_signal, cluster_uid, cluster_name, node, pages"
         rows = self.query(
             f"SELECT {columns} FROM task_history WHERE run_id = ? AND superseded_by IS NULL", run_id
@@ -145,19 +145,19 @@ class RealHarness(Harness):
     # --- the cluster, as its administrator sees it ------------------------------------------------
 
     def objects(self, run_id: int, kind: str) -> list[dict[str, Any]]:
-        """Jobs or pods of a run."""
+        """Return the Jobs or pods of a run."""
         group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
         path = f"{group}/namespaces/{self.namespace}/{kind}?labelSelector={labels.RUN}%3D{run_id}"
         found: list[dict[str, Any]] = self.cluster.admin.get(path)["items"]
         return found
 
     def pod(self, run_id: int) -> dict[str, Any]:
-        """The only pod of a run."""
+        """Return the only pod of a run."""
         [found] = self.objects(run_id, "pods")
         return found
 
     def path(self, item: dict[str, Any]) -> str:
-        """The address of a Job or pod."""
+        """Return the address of a Job or pod."""
         group, kind = (
             ("/api/v1", "pods")
             if item["metadata"].get("ownerReferences")
@@ -166,7 +166,7 @@ class RealHarness(Harness):
         return f"{group}/namespaces/{self.namespace}/{kind}/{item['metadata']['name']}"
 
     def until_settled(self, run_id: int) -> None:
-        """Return when everything of the run is marked as on record and our finalizer holds
+        """Return when all objects of the run are marked as recorded and our finalizer holds
         nothing.
         """
 

@@ -1,4 +1,4 @@
-"""``deploy/helm`` of two builds on a real node, as docs/deployment-kubernetes.md says; and crawls
+"""``deploy/helm`` of two builds on a real node, as docs/deployment-kubernetes.md says, with crawls
 meanwhile.
 """
 
@@ -70,7 +70,7 @@ tell("ended")
 
 @dataclass
 class Page:
-    """What docs/deployment-kubernetes.md of a build says to write and to type."""
+    """What a build's docs/deployment-kubernetes.md tells people to write and to type."""
 
     folder: Path
 
@@ -79,18 +79,20 @@ class Page:
         return (self.folder / "docs/deployment-kubernetes.md").read_text()
 
     def values(self) -> Document:
-        """The values to begin with."""
+        """Return the first values."""
         found: Document = yaml.safe_load(self._one(r"```yaml\n(image: .*?)```"))
         return found
 
     def first_time(self) -> list[str]:
-        """The commands of the first time; the last one is that of each new version."""
+        """Return the commands of the first installation; the last one is also used for each new
+        version.
+        """
         lines = self._one(r"```\n(kubectl create namespace .*?)```").splitlines()
         assert lines[-1].startswith("helm upgrade --install ")
         return lines
 
     def one_line(self, begins: str) -> str:
-        """A command that stands in a sentence."""
+        """Return a command that is part of a sentence."""
         return " ".join(self._one(f"`({begins}\\s[^`]+)`").split())
 
     def _one(self, pattern: str) -> str:
@@ -100,8 +102,8 @@ class Page:
 
 
 class Release(Installation):
-    """The chart of the last landed build and of this one, on one database; each step is what the
-    page says.
+    """The chart of the last released build and of this one, on one database; each step follows the
+    page.
     """
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
@@ -123,7 +125,7 @@ class Release(Installation):
         self.cluster.nodes[0].load(actor_image(self.folder))
 
     def _assemble_former(self, path: Path) -> None:
-        """By that build's own Dockerfile, lock and tools, of its own wheel."""
+        """Assemble the image with that build's own Dockerfile, lock and tools, from its own wheel."""
         program = "import sys, pathlib; from tests.support.service_image import assemble\n"
         program += "assemble(pathlib.Path(sys.argv[1]), sys.argv[2])"
         env = {name: value for name, value in os.environ.items() if name != "CRAWL_IMAGES"}
@@ -135,7 +137,7 @@ class Release(Installation):
         service_image.assemble(path, f"{REPOSITORY}:{NEXT}", build_id=NEXT)
 
     def _make_overlay(self) -> None:
-        """Names and addresses of Services, as they come and go."""
+        """Make names and addresses of Services as they are created and removed."""
         over = threading.Event()
 
         def named() -> None:
@@ -149,7 +151,7 @@ class Release(Installation):
         self._open.callback(over.set)
 
     def write(self, page: Page, tag: str, name: str) -> Path:
-        """The values of the page, filled in as an installer does; one of most things, as in
+        """Write the values of the page, filled in as an installer does; one of most things, as in
         ci/small-values.yaml.
         """
         values = page.values()
@@ -201,7 +203,7 @@ class Release(Installation):
         return path
 
     def end(self) -> None:
-        """Also the namespace that an administrator made, which has no label of ours."""
+        """Also remove the namespace that an administrator created, which has no label of ours."""
         with suppress(AdminError):  # it was never made
             self.admin.delete(f"/api/v1/namespaces/{SERVICES}")
         super().end()
@@ -209,7 +211,7 @@ class Release(Installation):
     # --- the page's commands ----------------------------------------------------------------------
 
     def type(self, page: Page, command: str, values: Path | None = None) -> str:
-        """What a shell answers, in the folder of that build."""
+        """Return the output of a shell in the folder of that build."""
         secrets = self.folder / "secrets.yaml"
         command = command.replace("SECRETS", str(secrets)).replace("-f crawls.yaml", f"-f {values}")
         clean = {
@@ -232,14 +234,14 @@ class Release(Installation):
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Take the time of a step."""
+        """Measure the time of a step."""
         begun = time.monotonic()
         yield
         self.took[name] = time.monotonic() - begun
         print(f"{name}: {self.took[name]:.0f} s", flush=True)
 
     def install(self, page: Page, values: Path) -> None:
-        """ "The first time", with what is to be done meanwhile in another terminal."""
+        """Follow "The first time", with what is to be done in another terminal."""
         made = self.secrets()
         self.made = {one["metadata"]["name"] for one in made} | {"registry"}
         (self.folder / "secrets.yaml").write_text(yaml.safe_dump_all(made))
@@ -250,14 +252,13 @@ class Release(Installation):
         self._apply(page, values, self._login)
 
     def upgrade(self, page: Page, values: Path) -> None:
-        """ "A new version": the last line again.
-
-        The changelog asks for grants where a table is new.
+        """Follow "A new version": the last line again. The changelog asks for grants if a table is
+        new.
         """
         self._apply(page, values)
 
     def _apply(self, page: Page, values: Path, login: Callable[[str], None] | None = None) -> None:
-        """The last line, and what an administrator does meanwhile in another terminal."""
+        """Execute the last line, and what an administrator does meanwhile in another terminal."""
         place = f"/apis/batch/v1/namespaces/{SERVICES}/jobs/db-upgrade"
         before = self.admin.find(place)
 
@@ -292,7 +293,7 @@ class Release(Installation):
         self.kubectl("create", "secret", "docker-registry", "registry", "-n", namespace, *words)
 
     def images(self) -> set[str]:
-        """Tags of what our processes are made of that are ready and stay."""
+        """Return the image tags of our processes that are ready and stay."""
         found = {pod["spec"]["containers"][0]["image"] for pod in self._serving()}
         return {image.rpartition(":")[2] for image in found}
 
@@ -300,8 +301,8 @@ class Release(Installation):
         return [pod for pod in self.pods() if pod["status"]["phase"] in ("Pending", "Running")]
 
     def left(self) -> set[tuple[str, str, str]]:
-        """Kind, namespace and name of all that is in the namespace of the release, or is labelled
-        as a part of it.
+        """Return kind, namespace and name of everything in the namespace of the release, or
+        labelled as a part of it.
         """
         kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
         ours = [one for one in kinds if not one.startswith("events")]
@@ -312,7 +313,7 @@ class Release(Installation):
         return (found | self.left_by_label()) - {("Namespace", "", SERVICES)}
 
     def left_by_label(self) -> set[tuple[str, str, str]]:
-        """Of those all that is labelled, wherever it is."""
+        """Return everything of those that is labelled, wherever it is."""
         kinds = ",".join(self.kubectl("api-resources", "--verbs=list", "-o", "name").split())
         return self._names(kinds, "-A", "-l", "app.kubernetes.io/part-of=crawler-lifecycle")
 
@@ -339,14 +340,14 @@ class Release(Installation):
         return {row[0] for row in self.rows("run_id", "export_record")}
 
     def said(self, pod: Document) -> str:
-        """Status and last words of a crawl's pod, as they are now: for a failure's text."""
+        """Return status and last output of a crawl's pod, for the message of a failure."""
         path = f"/api/v1/namespaces/{CRAWLS}/pods/{pod['metadata']['name']}"
         found = self.admin.find(path)
         log = self.admin.text(f"{path}/log?tailLines=30") if found else "it is gone"
         return f"{json.dumps(found and found['status'])}\n{log}"
 
     def objects(self, run_id: int, kind: str) -> list[Document]:
-        """Jobs or pods of a run."""
+        """Return the Jobs or pods of a run."""
         group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
         path = f"{group}/namespaces/{CRAWLS}/{kind}?labelSelector={labels.RUN}%3D{run_id}"
         found: list[Document] = self.admin.get(path)["items"]
@@ -361,8 +362,8 @@ def _uid(job: Document | None) -> str | None:
 
 
 class Journal:
-    """The site of the crawls ``told``: it knows which of them began and ended, and when, without
-    anything of ours.
+    """The site of the crawls reports which of them began and ended, and when, without any part of
+    ours.
     """
 
     def __init__(self, address: str) -> None:
@@ -416,7 +417,7 @@ class Journal:
 
 @dataclass
 class Load:
-    """Crawls that are started through the gateway the whole time, and how it answers meanwhile."""
+    """Crawls that are started through the gateway the whole time, and the responses of the gateway."""
 
     release: Release
     journal: Journal
@@ -430,7 +431,9 @@ class Load:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Two that start crawls, one after the other, and one that asks four times a second."""
+        """Start two clients that start crawls, one after the other, and one that asks four times a
+        second.
+        """
         self._over.clear()
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,)) for work in self._work()
@@ -465,8 +468,8 @@ class Load:
                 time.sleep(0.2)
 
     def start(self, tasks: int = 1, *, held: bool = False) -> int:
-        """A run, accepted once however often it has to be asked for; ``held``: it goes on until it
-        is let go.
+        """Start a run, which is accepted once however often it is requested. With ``held``, it
+        continues until it is released.
         """
         key, site = uuid.uuid4().hex, {"site": self.journal.url}
         request: dict[str, Any] = {"crawler": "told"}
@@ -482,7 +485,7 @@ class Load:
         return run_id
 
     def long(self) -> int:
-        """A run that executes now, and goes on."""
+        """Return a run that is executing, and continues."""
         run_id = self.start(held=True)
         until(lambda: self.journal.asked[run_id], f"run {run_id} executing", PATIENCE_S)
         return run_id
@@ -492,7 +495,7 @@ class Load:
         self.stopped.add(run_id)
 
     def insist(self, call: Callable[[Gateway], Document]) -> Document:
-        """As a client is told to: the same request again while nobody answers."""
+        """Repeat the same request while there is no response, as clients should."""
         end = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -504,7 +507,7 @@ class Load:
                 time.sleep(0.2)
 
     def _ask(self) -> None:
-        """Each question by a connection of its own, as another client's would be."""
+        """Ask each time on a new connection, like another client."""
         url = f"http://{self.release.network.address('gateway', SERVICES)}:8500/v1/runs/1"
         headers = {"Authorization": f"Bearer {self.release.tokens['read']}"}
         while not self._over.wait(0.25):
@@ -519,8 +522,8 @@ class Load:
             self.asked.append((begun, time.monotonic() - begun, wrong))
 
     def silence(self, since: float) -> tuple[int, int, float, float]:
-        """Questions, those that failed, the longest time without a good answer while some failed,
-        the slowest.
+        """Return the number of requests, the failed ones, the longest time without a good response
+        during failures, and the slowest.
         """
         asked = [one for one in self.asked if one[0] >= since]
         longest, first = 0.0, None

@@ -72,7 +72,7 @@ def journal(release: Release) -> Iterator[Journal]:
 
 @pytest.fixture
 def site(release: Release, tmp_path: Path) -> Iterator[str]:
-    """The demonstration site, for Scrapy."""
+    """The demonstration site for Scrapy."""
     command = [
         sys.executable,
         "-m",
@@ -94,7 +94,7 @@ def site(release: Release, tmp_path: Path) -> Iterator[str]:
 
 
 class Manager:
-    """A manager of single jobs, spoken to by ``crawlctl``; its runs go on one after the other."""
+    """A manager of single jobs, controlled by ``crawlctl``; its runs execute one after the other."""
 
     def __init__(self, load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LIFECYCLE_GATEWAY__TOKEN", load.release.tokens["operate"])
@@ -208,7 +208,7 @@ def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
 
 
 def first_crawl(release: Release, site: str) -> int:
-    """Scrapy, from the request to its archive."""
+    """A Scrapy crawl, from the request to its archive."""
     with release.gateway() as gateway:
         run_id = int(gateway.start({"crawler": "shops", "args": {"site": site}}, "first")["run_id"])
         until(lambda: gateway.run(run_id)["exports"], "the archive of the first crawl", PATIENCE_S)
@@ -225,15 +225,15 @@ def first_crawl(release: Release, site: str) -> int:
 
 
 def back(release: Release) -> None:
-    """As the page says; the last line is that of the chart's own notes."""
+    """Roll back as the page says; the last line is that of the chart's own notes."""
     release.type(release.next, release.next.one_line("helm rollback"))
     release.rolled_out()
 
 
 @contextlib.contextmanager
 def under_load(load: Load, manager: Manager, goes_on: Collection[int], name: str) -> Iterator[None]:
-    """A step while crawls begin and end; one goes on across it and one is stopped in the middle of
-    it.
+    """Execute a step while crawls begin and end; one continues throughout, and one is stopped in
+    the middle.
     """
     release = load.release
     across, stopped = load.long(), load.long()
@@ -269,22 +269,22 @@ def under_load(load: Load, manager: Manager, goes_on: Collection[int], name: str
 
 
 def executing(release: Release, run_id: int) -> Document:
-    """The only pod of a run, which executes."""
+    """Return the only pod of a run, which is executing."""
     [pod] = release.objects(run_id, "pods")
     assert pod["status"]["phase"] == "Running", release.said(pod)
     return pod
 
 
 def running(release: Release) -> list[str]:
-    """Images of all pods of ours that are not over, those that are leaving included."""
+    """Return the images of all our pods that have not ended, including those that are terminating."""
     found = release.admin.get(f"/api/v1/namespaces/{SERVICES}/pods")["items"]
     there = [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
     return [pod["spec"]["containers"][0]["image"] for pod in there]
 
 
 def stays(release: Release) -> set[tuple[str, str, str]]:
-    """What the page says that a removal leaves, what an administrator made, and what Kubernetes
-    makes by itself.
+    """Check what remains: what the page says, what an administrator created, and what Kubernetes
+    itself creates.
     """
     made = {("Secret", SERVICES, name) for name in release.made}
     made |= {("ServiceAccount", SERVICES, "default"), ("ConfigMap", SERVICES, "kube-root-ca.crt")}
@@ -299,7 +299,7 @@ def stays(release: Release) -> set[tuple[str, str, str]]:
 
 
 def closed(release: Release, load: Load, first: int, besides: Collection[int] = ()) -> None:
-    """Return when every run but these has its verdict and its export."""
+    """Return when every other run has its verdict and its export."""
     runs = (
         {run_id for run_id, _ in load.accepted.values()} | {first} | set(release.runs_of_managers())
     )
@@ -307,7 +307,7 @@ def closed(release: Release, load: Load, first: int, besides: Collection[int] = 
 
 
 def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
-    """Nothing is lost, nothing was done twice, and the status is what the pods say."""
+    """Check that nothing is lost or done twice, and that the status agrees with the pods."""
     journal, tasks = load.journal, dict(load.accepted.values())
     assert len(tasks) == len(load.accepted), "each request has a run of its own"
     jobs = release.runs_of_managers()
@@ -346,7 +346,9 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
 
 
 def on_cluster(release: Release, run_id: int) -> list[tuple[str, int]]:
-    """Phase of each pod of a run, and how many pods its Job counts as succeeded, a moment later."""
+    """Return the phase of each pod of a run, and the number of succeeded pods by its Job, a moment
+    later.
+    """
     phases = [pod["status"]["phase"] for pod in release.objects(run_id, "pods")]
     counted = [job["status"].get("succeeded") for job in release.objects(run_id, "jobs")]
     return list(zip(phases, counted, strict=False)) if len(phases) == len(counted) else [("", -1)]

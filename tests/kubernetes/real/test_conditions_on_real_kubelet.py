@@ -1,8 +1,7 @@
-"""Recorded conditions come out the same when they are provoked again: neither the cluster nor the
-reading has moved.
-
-A sample; `python -m tests.kubernetes.record_conditions` plays them all. Those that another test of
-this folder brings about, and reads to the end on record, are for `make test-all`.
+"""Recorded conditions are the same when they are provoked again: neither the cluster nor the
+reading has changed. This is a sample; `python -m tests.kubernetes.record_conditions` plays all of
+them. Conditions that another test of this folder produces and reads to the end are for `make
+test-all`.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ ELSEWHERE = (
 def scenes(
     real_cluster: Cluster, request: pytest.FixtureRequest
 ) -> Iterator[Mapping[str, Future[dict[str, Any]]]]:
-    """As many at once as two processors bear; each test waits for its own."""
+    """As many at once as two processors can handle; each test waits for its own."""
     wanted = [
         item.callspec.params["name"] for item in request.session.items if item.path == request.path
     ]  # type: ignore[attr-defined]

@@ -55,7 +55,7 @@ SERVICES = CrawlerDefinition(
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """What the gateway does: tickets, for who shows the token."""
+    """The gateway's part: tickets for whoever has the token."""
 
     bundles: S3Bundles
 
@@ -102,7 +102,7 @@ def address(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def site(address: str) -> Iterator[str]:
-    """The demonstration site, small and in no hurry."""
+    """The demonstration site, small and slow."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -171,7 +171,7 @@ class Namespace:
         return found[0] if found else None
 
     def state(self, name: str) -> dict[str, Any] | None:
-        """How the container is: ``running`` or ``terminated``."""
+        """Return the state of the container: ``running`` or ``terminated``."""
         pod = self.pod()
         statuses = (pod or {}).get("status", {}).get("containerStatuses", [])
         return statuses[0]["state"].get(name) if statuses else None
@@ -183,8 +183,8 @@ class Namespace:
 
     @contextmanager
     def followed(self) -> Iterator[Future[str]]:
-        """The log to its end: a node removes the container of a deleted pod, and its log, as soon
-        as that has ended.
+        """Return the log to its end: a node removes the container of a deleted pod, and its log, as
+        soon as that has ended.
         """
         pod = self.pod()
         assert pod is not None
@@ -202,7 +202,7 @@ class Namespace:
         )
 
     def ended(self) -> tuple[int, dict[str, Any]]:
-        """Exit code and summary."""
+        """Return exit code and summary."""
         found = _until(lambda: self.state("terminated"))
         return found["exitCode"], json.loads(found["message"])
 
@@ -322,8 +322,8 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": json.dump
 
 
 def _claim(namespace: Namespace, folder: Path) -> None:
-    """A folder of this machine as a claim that is bound already; the cluster here has no controller
-    for volumes.
+    """Create a claim for a folder of this machine that is already bound, because this cluster has
+    no controller for volumes.
     """
     volume, claim = f"files-{namespace.name}", f"{namespace.core}/persistentvolumeclaims"
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -354,8 +354,8 @@ def _claim(namespace: Namespace, folder: Path) -> None:
 
 @pytest.fixture
 def volume() -> Iterator[Path]:
-    """The node has private overlays over /var and /run only, so it sees this folder; pods write
-    there as uid 1000.
+    """The node has private overlays only over /var and /run, so it sees this folder, to which pods
+    write as uid 1000.
     """
     with reachable_folder() as folder:
         folder.chmod(0o777)
@@ -392,8 +392,8 @@ open("/crawl/files/../elsewhere", "w")
 
 
 def _tidied(volume: Path) -> None:
-    """The kubelet's folders have the rights of the volume's top, so the user of crawl pods can
-    clear all of it.
+    """Clear all of it as the user of crawl pods, because the kubelet's folders inherit the rights
+    of the volume's root.
     """
     code = """
 import os, sys

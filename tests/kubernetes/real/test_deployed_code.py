@@ -30,7 +30,7 @@ DEPLOYED = CrawlerDefinition(
 
 @pytest.fixture
 def zipped(tmp_path: Path) -> bytes:
-    """A package of 200 files with the template's project in a folder."""
+    """Return a package of 200 files, with the template's project in a folder."""
     shutil.copytree(TEMPLATE / "shop", tmp_path / "all" / "shop")
     for n in range(195):
         (tmp_path / "all" / "shop" / "shop" / f"part{n}.py").write_text(f"VALUE = {n}\n" * 200)
@@ -40,7 +40,7 @@ def zipped(tmp_path: Path) -> bytes:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """What the gateway does: the zip, for who shows the token. The first answer is an outage."""
+    """The gateway's part: the zip, for whoever has the token. The first response is an outage."""
 
     zipped: bytes
     answers: list[int]

@@ -1,5 +1,5 @@
-"""Every way a container can end, each in a real one, and what the database says about it in the
-end.
+"""Every way in which a container can end, each with a real one, and what the database finally says
+about it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ BARE = pytest.param("bare", marks=pytest.mark.slow)
 
 
 def proved(harness: RealHarness, run_id: int) -> tuple[Row, Row, Row]:
-    """Run and task as the database has them after the end, and what the kubelet said of the
-    container.
-
-    Whatever the end was: it is on record once, it is the end of that container, and the cluster was
-    let go of.
+    """Return run and task as the database has them after the end, and the kubelet's report of the
+    container. Whatever the end was, it is recorded once, belongs to that container, and the
+    cluster's objects were released.
     """
     run = harness.until_ended(run_id)
     task = harness.task(run_id)
@@ -89,7 +87,9 @@ def test_killed_for_memory(harness: RealHarness) -> None:
 
 @pytest.mark.parametrize("code", [0, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_child_killed_for_memory(harness: RealHarness, code: int) -> None:
-    """The pod of the one that exits with 0 is Succeeded and its Job Complete. It is no success."""
+    """If the main process exits with 0, the pod is Succeeded and its Job Complete, but this is no
+    success.
+    """
     run_id = harness.begin("bare", do="child eats", code=code)
     run, task, ended = proved(harness, run_id)
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", code)
@@ -106,7 +106,7 @@ def test_a_crawler_below_the_runner_is_killed_for_memory(harness: RealHarness) -
 
 
 def obeyed(harness: RealHarness) -> int:
-    """A run that was stopped in order once it had printed something."""
+    """Return a run that was stopped normally after it had printed something."""
     run_id = harness.begin(do="obey")
     harness.until_running(run_id)
     until(lambda: "waiting" in harness.gateway.logs(run_id), "a line of its log")
@@ -116,11 +116,9 @@ def obeyed(harness: RealHarness) -> int:
 
 
 def test_sigterm_handled(harness: RealHarness) -> None:
-    """Its log is kept before the Job is deleted: what is said after the signal goes with its
-    container.
-
-    A node does not wait for whoever wants to read it, nor a stop for a node, but for two seconds. A
-    busy one may miss them, and is asked again.
+    """Its log is saved before the Job is deleted: output after the signal disappears with its
+    container. A node does not wait for readers, and a stop waits for a node for only two seconds. A
+    busy node may miss them, and is asked again.
     """
     run_id = obeyed(harness)
     run, task = harness.run_row(run_id), harness.task(run_id)
@@ -142,7 +140,7 @@ def test_sigterm_handled(harness: RealHarness) -> None:
 
 @pytest.mark.parametrize("crawler", ["actor", BARE])
 def test_sigterm_ignored(harness: RealHarness, crawler: str) -> None:
-    """With the runner it says how it went; without, nobody is left to say anything."""
+    """With the runner, it reports how it ended; without, nobody is left to report anything."""
     run_id = harness.begin(crawler, do="ignore", limits={"stop_grace_s": 2})
     harness.until_running(run_id)
     harness.gateway.stop(run_id, reason="enough")
@@ -167,12 +165,9 @@ def test_a_forced_stop(harness: RealHarness) -> None:
 def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(
     harness: RealHarness, crawler: str
 ) -> None:
-    """A kubelet keeps the grace that it has begun.
-
-    The run says so instead of calling the node silent.
-
-    There is no gateway here that pods can reach. How our runner learns of the force from one:
-    test_service_pods.
+    """A kubelet keeps the grace period with which it began. The run says so instead of calling the
+    node silent. Pods can reach no gateway here; test_service_pods covers how our runner learns of
+    the force from one.
     """
     run_id = harness.begin(crawler, do="ignore", limits={"stop_grace_s": 20})
     harness.until_running(run_id)
@@ -208,8 +203,8 @@ def test_killed_from_outside(harness: RealHarness) -> None:
 
 @pytest.mark.parametrize("crawler", ["actor", BARE])
 def test_a_pod_deleted_by_a_person(harness: RealHarness, crawler: str) -> None:
-    """Also the one that leaves in order and says so was ended from outside, and was believed to
-    execute meanwhile.
+    """Even a pod that exits normally and reports this was ended from outside, and was considered
+    executing meanwhile.
     """
     run_id = harness.begin(crawler, do="obey")
     harness.until_running(run_id)
@@ -224,8 +219,8 @@ def test_a_pod_deleted_by_a_person(harness: RealHarness, crawler: str) -> None:
 
 
 def proved_after_deletion(harness: RealHarness, run_id: int) -> tuple[Row, Row]:
-    """The same for an end whose pod is gone with its last finalizer: nothing of it is left on the
-    cluster.
+    """The same for an end whose pod has disappeared with its last finalizer: nothing of it is left
+    on the cluster.
     """
     run = harness.until_ended(run_id)
     until(lambda: not harness.objects(run_id, "pods"), "the end of the pod")
@@ -242,7 +237,7 @@ def test_our_time_limit(harness: RealHarness) -> None:
 
 
 def test_the_clusters_deadline(harness: RealHarness) -> None:
-    """The backstop: the Job alone says why, since its controller deletes the pod."""
+    """The backstop: only the Job says why, because its controller deletes the pod."""
     run_id = harness.begin(do="obey")
     harness.until_running(run_id)
     [job] = harness.objects(run_id, "jobs")
@@ -297,9 +292,8 @@ def test_the_restricted_security_context_is_in_force(harness: RealHarness) -> No
 
 
 def test_the_kubelet_is_away_when_a_container_ends(harness: RealHarness) -> None:
-    """Killed from outside.
-
-    It is found late, and nothing else: the right code, and no other verdict in between.
+    """It is killed from outside. The end is found late, but with the right code and without another
+    verdict in between.
     """
     run_id = harness.begin("bare", do="wait")
     harness.until_running(run_id)
@@ -327,7 +321,7 @@ def test_several_tasks_and_everything_is_labelled(harness: RealHarness) -> None:
 
 
 def processes_with(variable: str, harness: RealHarness) -> list[int]:
-    """Processes of containers of our node that have this variable in their environment."""
+    """Return processes in containers of our node that have this variable in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

@@ -1,4 +1,4 @@
-"""docs/foreign-crawlers.md in a restricted pod: the image has the foreign program and our runner,
+"""docs/foreign-crawlers.md in a restricted pod: the image contains the foreign program, our runner,
 and nothing else.
 """
 

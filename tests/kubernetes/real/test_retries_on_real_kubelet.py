@@ -1,5 +1,5 @@
-"""A Scrapy crawl in a real container whose pod is evicted: the next try goes on where the first one
-was.
+"""A Scrapy crawl in a real container whose pod is evicted: the next try continues where the first
+one was.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AT_ONCE = 2
 
 @dataclass
 class Site:
-    """The demonstration site, and the log of what was asked of it."""
+    """The demonstration site, with a log of its requests."""
 
     url: str = ""
     asked: list[str] = field(default_factory=list)

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def installed(real_cluster: Cluster) -> Iterator[Installation]:
-    """Everything ready. Nothing of it outlives the module."""
+    """A complete installation, which does not outlive the module."""
     with reachable_folder() as folder:
         made = Installation(real_cluster, folder)
         try:
@@ -68,7 +68,7 @@ def installed(real_cluster: Cluster) -> Iterator[Installation]:
 
 @pytest.fixture(scope="module")
 def gateway(installed: Installation) -> Iterator[Gateway]:
-    """Through the Service, by a token that may start and stop."""
+    """A client of the gateway's Service, with a token that may start and stop."""
     with installed.gateway() as found:
         yield found
 
@@ -128,7 +128,7 @@ def test_no_process_of_ours_has_more_than_restricted_allows(installed: Installat
 
 
 def processes_of(pod: Document) -> list[Path]:
-    """The processes of a pod's container, as this machine sees them."""
+    """Return the processes of a pod's container, as this machine sees them."""
     found = []
     for entry in (path for path in Path("/proc").iterdir() if path.name.isdecimal()):
         with suppress(OSError):  # it ended while we read
@@ -149,9 +149,8 @@ EXAMINED = ("worker-cluster", "worker-export", "worker-webhooks", "gateway", "sc
 def test_the_doctor_finds_nothing_wrong_in_any_pod(
     installed: Installation, components: tuple[str, ...]
 ) -> None:
-    """As the page says to call it.
-
-    It uses settings, Secrets, mounts, accounts and ways exactly as the process does.
+    """Called as the page says. It uses settings, Secrets, mounts, accounts and network paths
+    exactly as the process does.
     """
 
     def examined(component: str) -> dict[str, Any]:
@@ -187,7 +186,7 @@ def test_figures_are_where_the_monitors_look(installed: Installation) -> None:
 
 
 def fetched(url: str, token: str | None = None) -> str:
-    """The text of a page."""
+    """Return the text of a page."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
         return str(answer.read().decode())
@@ -197,7 +196,7 @@ def fetched(url: str, token: str | None = None) -> str:
 
 
 def begin(gateway: Gateway, crawler: str = "writer", **limits: Any) -> int:
-    """A run whose crawl waits until it is let go or stopped."""
+    """A run whose crawl waits until it is released or stopped."""
     request = {"crawler": crawler, **QUICK, "limits": QUICK["limits"] | limits}
     run_id = int(gateway.start(request, uuid.uuid4().hex)["run_id"])
     until(
@@ -210,7 +209,7 @@ def begin(gateway: Gateway, crawler: str = "writer", **limits: Any) -> int:
 
 
 def ended(gateway: Gateway, run_id: int) -> dict[str, Any]:
-    """The run once it has its verdict and its export."""
+    """Return the run once it has its verdict and its export."""
     until(lambda: gateway.run(run_id)["exports"], f"the end of run {run_id}", PATIENCE_S)
     return gateway.run(run_id)
 
@@ -225,7 +224,7 @@ def crawl_pod(installed: Installation, run_id: int) -> Document:
 
 @pytest.fixture(scope="module")
 def completed(installed: Installation, gateway: Gateway) -> int:
-    """A run from its start to its archive, two of whose workers leave meanwhile."""
+    """A run from its start to its archive, during which two of its workers exit."""
     run_id = begin(gateway)
     executing = crawl_pod(installed, run_id)
     for component in ("worker-workflows", "worker-cluster"):
@@ -238,12 +237,12 @@ def completed(installed: Installation, gateway: Gateway) -> int:
 
 
 def saved(installed: Installation, gateway: Gateway, run_id: int) -> Path:
-    """The folder of what the run's crawls keep for their next attempt."""
+    """Return the folder with what the run's crawls keep for their next attempt."""
     return installed.volume / "state" / f"{run_id}-{gateway.run(run_id)['run_uid']}"
 
 
 def leave(installed: Installation, pod: Document) -> None:
-    """Delete a pod as a drain does: it ends by itself, in order, before anybody kills it."""
+    """Delete a pod as a drain does: it ends by itself, normally, before anybody kills it."""
     path = f"/api/v1/namespaces/{SERVICES}/pods/{pod['metadata']['name']}"
     installed.hold(pod, SERVICES)
     installed.admin.delete(path)
@@ -254,8 +253,8 @@ def leave(installed: Installation, pod: Document) -> None:
 
 
 def left_in_order(installed: Installation, name: str) -> bool:
-    """Whether a held pod has ended; fails when it did so in any other way than by itself, within
-    its grace.
+    """Return whether a held pod has ended; fail if it did not end by itself within its grace
+    period.
     """
     pod = installed.admin.get(f"/api/v1/namespaces/{SERVICES}/pods/{name}")
     [status] = pod["status"]["containerStatuses"]
@@ -284,7 +283,7 @@ def test_a_run_goes_through_all_stages_while_its_workers_are_replaced(
 
 
 def events_of(installed: Installation, run_id: int) -> list[str]:
-    """What the bus was told of a run."""
+    """Return a run's events on the bus."""
     told = [one["detail"] for one in installed.arrived()]
     return [detail["type"] for detail in told if detail["data"]["run_id"] == run_id]
 
@@ -304,7 +303,7 @@ def test_its_files_went_from_the_pod_by_the_gateways_tickets_into_the_archive(
 
 
 def left_in(installed: Installation, run_id: int) -> list[str]:
-    """What of a run is in the bucket that crawl pods upload to."""
+    """Return what the bucket for uploads of crawl pods contains of a run."""
     return [name for name in installed.files.keys() if name.startswith(f"tasks/{run_id}-")]  # noqa: SIM118
 
 
@@ -328,9 +327,8 @@ def test_a_stop_reaches_the_crawl(installed: Installation, gateway: Gateway) -> 
 def test_a_forced_stop_reaches_a_crawl_that_is_being_stopped(
     installed: Installation, gateway: Gateway
 ) -> None:
-    """Its node cannot be told: a kubelet keeps the grace that it has begun.
-
-    Its runner asks the gateway.
+    """The node cannot pass it on: a kubelet keeps the grace period with which it began. The runner
+    asks the gateway.
     """
     run_id = begin(gateway, "deaf", stop_grace_s=3600)
     gateway.stop(run_id, reason="enough", requested_by="a person")
@@ -354,7 +352,7 @@ def test_an_audit_by_its_own_worker_finds_nothing(installed: Installation, compl
 def test_the_nightly_jobs_by_hand(
     installed: Installation, gateway: Gateway, completed: int
 ) -> None:
-    """Of a run that ended, and was exported, long ago, as far as the database knows."""
+    """Called for a run that ended, and was exported, long ago, as far as the database knows."""
     for table, column in (("run_history", "ended_at"), ("export_record", "at")):
         sql = (
             f"UPDATE {table} SET {column} = {column} - INTERVAL 100 DAY WHERE run_id = {completed}"
@@ -387,7 +385,7 @@ def by_hand(installed: Installation, cron_job: str) -> None:
 
 
 def test_it_is_removed_as_the_page_says(installed: Installation) -> None:
-    """The last test: every process ends by itself, in order, before anybody kills it."""
+    """The last test: every process ends by itself, normally, before anybody kills it."""
     names = [
         pod["metadata"]["name"] for pod in installed.pods() if pod["status"]["phase"] == "Running"
     ]

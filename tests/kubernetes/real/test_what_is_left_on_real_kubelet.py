@@ -1,5 +1,5 @@
-"""What a task leaves on the cluster after its end is ended as well, by a real node and the real Job
-controller.
+"""Whatever a task leaves on the cluster after its end is ended as well, by a real node and the real
+Job controller.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def later() -> datetime:
 
 
 class Left:
-    """A scene on the real cluster, and our adapter before it whose clock is put forward by two
-    minutes.
-    """
+    """A scene on the real cluster, and our adapter, whose clock is advanced by two minutes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.scene = Scene(cluster, cluster.namespace("left"))
