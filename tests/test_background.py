@@ -1,4 +1,4 @@
-"""Loops in the background: their pauses, what they log, and that nothing but an end ends them."""
+"""Background loops: their pauses, what they log, and that only an end ends them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Outcome = float | None | Exception
 
 
 class Gone(OSError):
-    """Nobody is there, and a try costs nobody anything."""
+    """Nobody is there, and a try costs nothing."""
 
     retry_within_s = 1.5
 
@@ -59,7 +59,7 @@ class Script:
 
 
 class Time(threading.Event):
-    """An event nobody sets, on a clock that goes on only while somebody waits for it."""
+    """An event that nobody sets, on a clock that advances only while somebody waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Time(threading.Event):
 
 
 class Jumping(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer when there is nothing else to do."""
+    """An event loop whose clock jumps to the next timer if there is nothing else to do."""
 
     now = 0.0
 
@@ -94,7 +94,7 @@ def play(main: Coroutine[Any, Any, Any]) -> Any:
 
 @contextmanager
 def logged() -> Iterator[list[logging.LogRecord]]:
-    """What the loops log meanwhile; Hypothesis has no fixtures for each example."""
+    """Return what the loops log meanwhile; Hypothesis has no fixtures for each example."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]
@@ -112,7 +112,7 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 def expected(
     outcomes: list[Outcome], every: float, first: float, retry: tuple[float, float]
 ) -> list[float]:
-    """The pauses as the documentation has them, before the jitter."""
+    """Return the documented pauses, without jitter."""
     pauses, row = [first], 0.0
     for outcome in outcomes:
         if isinstance(outcome, Exception):
@@ -126,7 +126,7 @@ def expected(
 
 
 def rows(outcomes: list[Outcome]) -> tuple[int, int]:
-    """How many failures are told, and how many ends of rows."""
+    """Return how many failures are reported, and how many ends of failures."""
     told, ends, kinds = 0, 0, set[type]()
     for outcome in outcomes:
         if isinstance(outcome, Exception):
@@ -162,7 +162,7 @@ def test_pauses_and_log_lines_are_those_of_the_rules(
 
 
 async def recorded(outcomes: list[Outcome], retry: tuple[float, float] | None) -> list[float]:
-    """The pauses before each turn of a loop in an event loop."""
+    """Return the pauses before each turn of a loop in an event loop."""
     now = asyncio.get_running_loop().time
     script, waits, began = Script(outcomes), list[float](), now()
 

@@ -1,4 +1,4 @@
-"""The import rule of docs/architecture.md: imports point downwards only, in no circle, and a
+"""The import rule of docs/architecture.md: imports only point downwards, without circles, and a
 workflow stays light.
 """
 
@@ -213,7 +213,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 
 
 def _layer(dotted: str) -> str:
-    """The layer of a module: of ``features.graphs.store.rows`` it is ``store``."""
+    """Return the layer of a module: ``store`` for ``features.graphs.store.rows``."""
     names = dotted.split(".")
     if names[0] != "features" or names[1] == "feature":
         return names[0]
@@ -222,8 +222,8 @@ def _layer(dotted: str) -> str:
 
 
 def _place(path: Path) -> str:
-    """The path of a module by its layer: of ``features/graphs/store/rows.py`` it is
-    ``store/graphs/rows.py``.
+    """Return the path of a module by its layer: ``store/graphs/rows.py`` for
+    ``features/graphs/store/rows.py``.
     """
     parts = path.relative_to(ROOT).parts
     if parts[0] != "features" or len(parts) < 3:
@@ -236,7 +236,9 @@ def _place(path: Path) -> str:
 
 
 def _feature(dotted: str) -> str | None:
-    """The feature to which a module belongs; ``None``: it is of the core, or a record."""
+    """Return the feature to which a module belongs; ``None``: it belongs to the core, or is a
+    record.
+    """
     names = dotted.split(".")
     return names[1] if names[0] == "features" and len(names) > 2 and names[2] != "feature" else None
 
@@ -247,8 +249,8 @@ def _part(path: Path) -> str:
 
 @functools.cache
 def _imports(path: Path) -> list[tuple[int, str]]:
-    """Line and dotted name of everything that a module imports; of ours down to the name in the
-    module.
+    """Return line and dotted name of everything that a module imports; of ours including the name
+    in the module.
     """
     package = ("crawler_lifecycle", *path.relative_to(ROOT).parts)[:-1]
     found = []
@@ -264,7 +266,7 @@ def _imports(path: Path) -> list[tuple[int, str]]:
 
 @functools.cache
 def _nodes(path: Path) -> list[ast.AST]:
-    """Every statement, at whatever depth; expressions hold no imports."""
+    """Return every statement at any depth; expressions contain no imports."""
     found: list[ast.AST] = [ast.parse(path.read_text())]
     for node in found:
         for block in ("body", "orelse", "finalbody", "handlers", "cases"):
@@ -274,7 +276,7 @@ def _nodes(path: Path) -> list[ast.AST]:
 
 @functools.cache
 def _for_types(path: Path) -> set[int]:
-    """Lines of what is imported for types alone."""
+    """Return the lines with imports that are only for types."""
     guards = [
         n for n in _nodes(path) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
     ]
@@ -321,7 +323,7 @@ def _point_downwards(path: Path) -> None:
 
 
 def _floors() -> dict[str, int]:
-    """Part of the house -> its floor in the picture of docs/architecture.md; 0 is the lowest."""
+    """Return the layer of each part in the picture of docs/architecture.md; 0 is the lowest."""
     names = {path.name: path.stem for path in ROOT.iterdir()} | {
         f"features/{name}": name for name in OWN_LAYER
     }
@@ -331,9 +333,8 @@ def _floors() -> dict[str, int]:
 
 
 def test_the_picture_of_the_house_is_true() -> None:
-    """Every part stands in it, above everything that it may import.
-
-    A user's folder imports what users import.
+    """Every part is in it, above everything that it may import. A user's folder imports what users
+    import.
     """
     floors = _floors()
     assert {*floors, "features"} == set(MAY_IMPORT)
@@ -353,8 +354,8 @@ def test_the_map_of_packages_is_that_of_their_docstrings() -> None:
 
 
 def test_sqlite_is_opened_in_one_place() -> None:
-    """Two SQLite libraries in one process would undo each other's locks on a file, in programs
-    around the house too.
+    """Two SQLite libraries in one process would undo each other's locks on a file, also in programs
+    around the package.
     """
     around = [
         path for folder in ("tests", "tools", "benchmarks", "examples") for path in _python(folder)
@@ -381,16 +382,16 @@ def _python(folder: str) -> list[Path]:
 
 
 def test_what_stands_side_by_side_imports_in_no_circle() -> None:
-    """Modules and rooms of one folder, a room with everything in it; imports for types count like
-    any other.
+    """Modules and rooms in one folder, with everything in a room; imports for types count like any
+    other.
     """
     for room in ROOMS:
         _no_circle(room)
 
 
 def _beside(dotted: str, room: Path) -> str:
-    """The module or room of ``room`` in which a module is; a feature's modules belong to their
-    layers.
+    """Return the module or room of ``room`` that contains a module; a feature's modules belong to
+    their layers.
     """
     return _layer(dotted) if room == ROOT else dotted.split(".")[0]
 
@@ -425,8 +426,8 @@ LOADS: dict[str, Callable[[Feature], tuple[str, ...]]] = {
 
 
 def test_any_module_can_be_imported_first() -> None:
-    """No module needs, while it is imported, a module that is still being imported: also not by way
-    of a package.
+    """During its import, no module needs a module that is still being imported, not even through a
+    package.
     """
     dotted = {_dotted(path): path for path in [ROOT / "__init__.py", *MODULES]}
     needs: dict[str, set[str]] = {}
@@ -462,7 +463,7 @@ def _dotted(path: Path) -> str:
 
 
 def _packages(dotted: str) -> list[str]:
-    """The packages around a module, which are imported before it."""
+    """Return the packages around a module, which are imported before it."""
     parts = dotted.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
@@ -536,7 +537,7 @@ import crawler_lifecycle.graphs.oban, crawler_lifecycle.graphs.chancy, crawler_l
 
 
 def test_nobody_loads_what_only_others_use() -> None:
-    """No traces are asked for, and nobody has used boto3, Pusher or a Kubernetes cluster yet."""
+    """Nobody has requested traces, or used boto3, Pusher or a Kubernetes cluster."""
     code = "import json, sys\nfound = []\n"
     for imports, heavy in NOT_LOADED:
         found = f"sorted(m for m in sys.modules if (m + '.').startswith({tuple(f'{one}.' for one in heavy)}))"

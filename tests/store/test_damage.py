@@ -102,7 +102,7 @@ def test_a_deleted_word_is_in_no_file_of_the_database(harness: Harness, file: Pa
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait for all of a lock's patience is longer than a slow machine takes for anything else."""
+    """Waiting for the full lock timeout takes longer than anything else on a slow machine."""
     wait_patiently(monkeypatch)
 
 

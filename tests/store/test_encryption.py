@@ -1,5 +1,5 @@
-"""The database by TLS: an address with ``ssl_ca`` takes the server of this authority alone, under
-its own name.
+"""The database over TLS: an address with ``ssl_ca`` accepts only a server that this authority
+certified, under its own name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a database of ``localhost``, with the tables, and the certificate of its
+    """The address of a database on ``localhost``, with the tables, and the certificate of its
     server.
     """
     file = certificate(tmp_path_factory.mktemp("tls") / "server.pem", "localhost")

@@ -1,4 +1,4 @@
-"""Opening databases, and what their failures are called."""
+"""Opening databases, and the names of their errors."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_sqlite_on_a_full_disk(sqlite_url: str) -> None:
 
 
 def test_sqlite_with_eight_writers(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight stores, as eight processes would have them, each with connections of its own."""
+    """Eight stores, as in eight processes, each with its own connections."""
     wait_patiently(monkeypatch)
 
     def work(n: int) -> None:
@@ -307,7 +307,7 @@ def test_a_folder_that_is_missing_is_named_with_the_setting_that_says_where(tmp_
 
 
 def test_the_schema_of_tests_is_written_over_no_database_that_is_there(tmp_path: Path) -> None:
-    """A second worker of a benchmark makes its tables while the first one has them open."""
+    """A second worker of a benchmark creates its tables while the first one has them open."""
     url = make_tables(f"sqlite:///{tmp_path}/state.db")
     store = open_store(url)
     try:

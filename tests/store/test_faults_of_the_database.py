@@ -1,5 +1,5 @@
-"""A database that dies, hangs, deadlocks, fills up or is written by others: nothing is half done,
-and it goes on.
+"""A database that dies, hangs, deadlocks, fills up or is edited: nothing is half done, and work
+continues.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tests.support.sql_server import SqlServer
 
 @pytest.mark.parametrize("kind", EXPLAINED[1:])
 def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
-    """What was answered before is there after, what failed can be done again, and the store needs
-    no restart.
+    """What was acknowledged is still there, what failed can be repeated, and the store needs no
+    restart.
     """
     # Every commit reaches the kernel, as it reaches the disk of a real server.
     with (
@@ -83,7 +83,7 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
 
 @dataclass
 class Proxy:
-    """Passes bytes between us and the server until it is told to pass none."""
+    """Passes bytes between us and the server until it is told to stop."""
 
     target: int
     passes: threading.Event = field(default_factory=threading.Event)
@@ -171,9 +171,8 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
 def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
     server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program takes the same locks in the other order.
-
-    It has written more, so we are the victim.
+    """Another program takes the same locks in the opposite order. It has written more, so we are
+    the victim.
     """
     wait_patiently(monkeypatch)
     url = without_rows(server)
@@ -258,7 +257,7 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
 
 
 def test_the_end_counts_what_was_committed_while_it_waited(store: Store) -> None:
-    """The last count is made under the lock of the run, and never out of an older snapshot."""
+    """The last count is made under the lock of the run, and never from an older snapshot."""
     harness = Harness(store, Clock())
     fence = harness.deployed()
     harness.see_ends(fence)

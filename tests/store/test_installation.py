@@ -1,5 +1,5 @@
-"""The database by hand, as docs/deployment.md says, word by word: its users are made before their
-tables are.
+"""The database, set up by hand exactly as docs/deployment.md says: users are created before their
+tables.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ SECTION = "## An installation by hand"
 
 
 def block(page: str, section: str, language: str) -> list[str]:
-    """The lines of the first code block of a section."""
+    """Return the lines of the first code block of a section."""
     text = (DOCS / page).read_text()
     found = re.search(rf"```{language}\n(.*?)```", text[text.index(f"\n{section}\n") :], re.S)
     return found[1].splitlines()
 
 
 def here(statement: str) -> str:
-    """For a server on loopback: a user of any host would not be taken before its anonymous one."""
+    """Adapt them to a server on loopback, which would prefer its anonymous user to a user of any
+    host.
+    """
     return statement.removesuffix(";").replace("@'%'", "@'127.0.0.1'")
 
 

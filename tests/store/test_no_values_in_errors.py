@@ -1,5 +1,5 @@
-"""Whatever statement the database refuses, and however: no value of a row gets into the error, its
-trace or a log.
+"""However the database refuses a statement, no value of a row gets into the error, its trace or a
+log.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _TABLE = re.compile(r"\(\w[\w ]*? (\w+)\)")
 
 
 class Refusing:
-    """A port each of whose statements that write is refused once, before the call goes through."""
+    """A port whose writing statements are each refused once, before the call succeeds."""
 
     def __init__(
         self, port: Any, store: Store, caplog: pytest.LogCaptureFixture, refused: set[str]
@@ -126,7 +126,7 @@ class Refusing:
 
 @pytest.fixture
 def refused() -> set[str]:
-    """The tables that a refused statement would have written."""
+    """Return the tables into which a refused statement would have written."""
     return set()
 
 

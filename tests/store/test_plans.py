@@ -1,9 +1,7 @@
 """Every statement of the store is explained among thousands of runs: none may read or sort them
-all.
-
-The statements are not listed here. Every method of the port is called in the lives below, and
-whatever it sends is explained just before it is sent; a method that no life calls fails a test of
-its own.
+all. The statements are not listed here. Every method of the port is called in the lives below, and
+whatever it sends is explained just before it is sent; a separate test fails for a method that no
+life calls.
 """
 
 from __future__ import annotations
@@ -106,9 +104,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 @dataclass(frozen=True)
 class Size:
-    """How many ended runs there are, with how many tasks each, and how many tasks the live one
-    has.
-    """
+    """The number of ended runs, of tasks in each, and of tasks in the live run."""
 
     runs: int
     each: int
@@ -399,7 +395,7 @@ PAGED = {"limit", "before_run_id"}
 
 
 class Watched:
-    """A port that says which of its methods is being called."""
+    """A port that reports which of its methods is being called."""
 
     def __init__(self, port: Any, plans: Plans, called: set[str]) -> None:
         self._port = port
@@ -420,7 +416,7 @@ class Watched:
 
 @dataclass
 class Filled:
-    """A database full of ended runs, and one live run of many tasks."""
+    """A database full of ended runs, and one live run with many tasks."""
 
     store: Store
     clock: Clock
@@ -468,7 +464,7 @@ def _fill(url: str, size: Size) -> Filled:
 def explained(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Plans, set[str]]]:
-    """The plans of everything that the lives below send, and the methods they called."""
+    """The plans of everything that the lives below send, and the methods that they called."""
     file = tmp_path_factory.mktemp("plans") / "state.db"
     with pytest.MonkeyPatch.context() as patch, empty_database(request.param, file) as url:
         wait_patiently(patch)
@@ -504,7 +500,7 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
 
 
 def large_life(store: Store, filled: Filled) -> None:
-    """A run of many tasks: deployed in pages, polled, grown, stopped, ended, resumed."""
+    """A run with many tasks: deployed in pages, polled, extended, stopped, ended, resumed."""
     harness, fence, now = Harness(store, filled.clock), filled.large, filled.clock.now
     assert len(harness.deploy(fence, limit=500)) == 500
     store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
@@ -565,7 +561,7 @@ def large_life(store: Store, filled: Filled) -> None:
 
 
 def short_lives(harness: Harness) -> None:
-    """What the large life does not come by."""
+    """What the large life does not cover."""
     store = harness.store
     fence = harness.run("short", tasks=3)
     store.initiation.set_property(fence.run_id, 1, "a", "b")
@@ -594,7 +590,7 @@ def short_lives(harness: Harness) -> None:
 
 
 def adopted(store: Store, filled: Filled) -> None:
-    """A run that no row knows, twice, and once more with a task that its row does not know."""
+    """A run without a row, twice, and once more with a task that has no row."""
     run, owner = RunRef(store.run_numbers.newest_run_id() + 2, "ad" * 16), OTHER
     tasks = [
         TaskRecord(index, 1, 10**9 + index, "services", {}, {}, f"c-{index}", f"u-{index}")
@@ -721,9 +717,8 @@ def readers(store: Store, filled: Filled) -> None:
 
 
 def searching(store: Store, filled: Filled) -> None:
-    """A search that goes on among older runs, and lists in another order.
-
-    How many runs are read is known before.
+    """A search that continues among older runs, and lists in another order. The number of runs to
+    read is known.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "WINDOW", 20)
@@ -753,7 +748,7 @@ def searching(store: Store, filled: Filled) -> None:
 
 
 def overviews(store: Store, filled: Filled) -> None:
-    """What the overview and the page of a crawler ask for."""
+    """The queries of the overview and of a crawler's page."""
     lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
     store.runs.runs_since(lately)
     store.runs.ends_of("crawler-7", lately, 8)
@@ -766,9 +761,8 @@ def overviews(store: Store, filled: Filled) -> None:
 
 
 def of_one_project(store: Store, filled: Filled) -> None:
-    """What a caller of one project asks for.
-
-    All rows are of the first one, as where nobody speaks of projects.
+    """The queries of a caller with one project. All rows belong to the first one, as without
+    projects.
     """
     run_id = filled.large.run_id
     for wanted in FILTERS:
@@ -839,7 +833,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
 
 
 def deploying(store: Store) -> None:
-    """What changes packages, their canaries and entries."""
+    """Everything that changes packages, their canaries and entries."""
     store.canaries.held(CanaryState.REJECTED)
     canary_id = store.canaries.held(CanaryState.OPEN)[0].canary_id
     store.canaries.new_runs(canary_id)
@@ -866,7 +860,7 @@ def deploying(store: Store) -> None:
 
 
 def managing(harness: Harness, size: Size) -> None:
-    """A manager of half as many jobs, from its start to its end and once more."""
+    """A manager with half as many jobs, from its start to its end and once more."""
     managers = harness.store.managers
     managers.find_manager("filled", "flow-7")
     managers.find_manager(None, "flow-7")
@@ -931,8 +925,8 @@ def managing(harness: Harness, size: Size) -> None:
 
 
 def webhooks(harness: Harness) -> None:
-    """A webhook that is told thousands of events, among others; and what happens to a run that no
-    status tells.
+    """A webhook that gets thousands of events, among others, and events of a run that no status
+    shows.
     """
     store, clock = harness.store.webhooks, harness.clock
     assert store.every() == []
@@ -983,7 +977,7 @@ def webhooks(harness: Harness) -> None:
 
 
 def incidents(harness: Harness) -> None:
-    """Incidents of 300 crawlers that fail again and again, most of them closed."""
+    """Incidents of 300 crawlers that fail repeatedly, most of them closed."""
     store, clock = harness.store.incidents, harness.clock
     kinds = [kind for kind in INCIDENT_KINDS if kind.startswith("crawler_")]
     needs = [
@@ -1030,7 +1024,7 @@ def incidents(harness: Harness) -> None:
 
 
 def schedules(harness: Harness) -> None:
-    """A schedule of 3,000 due times, from its making to its deletion, among others."""
+    """A schedule with 3,000 due times, from its creation to its deletion, among others."""
     store, clock = harness.store.schedules, harness.clock
     definition = {
         "run": {"crawler": "services"},
@@ -1074,9 +1068,7 @@ def schedules(harness: Harness) -> None:
 
 
 def graphs(harness: Harness, size: Size) -> None:
-    """A graph of half as many functions and some crawls, from its pages to its end and once
-    more.
-    """
+    """A graph with half as many functions and some crawls, from its pages to its end and once more."""
     store = harness.store.graphs
     steps = [step(f"f{n}", max_attempts=3) for n in range(size.large // 2)]
     fan = [group("fan"), *(step(f"fan/{n}") for n in range(size.large // 10))]
@@ -1143,7 +1135,7 @@ def graphs(harness: Harness, size: Size) -> None:
 
 
 def access(store: Store, filled: Filled) -> None:
-    """What people did, and the tokens that they have."""
+    """People's actions, and their tokens."""
     at = filled.clock.now
     kinds = {"run": "7", "manager": "7", "graph": "g7", "schedule": "nightly", "webhook": "portal"}
     store.access.record_access(
@@ -1176,7 +1168,7 @@ def access(store: Store, filled: Filled) -> None:
 
 
 def audits(store: Store, filled: Filled) -> None:
-    """Everything that an audit asks and keeps."""
+    """Everything that an audit reads and writes."""
     run_id, since = filled.large.run_id, FILLED_FROM + timedelta(days=1)
     store.audits.open_runs()
     store.audits.open_runs(after_run_id=filled.size.runs // 2, limit=200)
@@ -1213,8 +1205,8 @@ def audits(store: Store, filled: Filled) -> None:
 
 
 def clearing(store: Store, filled: Filled) -> None:
-    """Everything that the clearing of storage asks and keeps: of a page of runs, and of one that is
-    old.
+    """Everything that the cleaning of storage reads and writes, for a page of runs and for an old
+    one.
     """
     page = store.file_retention.kept_runs(range(1, 501))
     old = next(run for run in page if run.ended_at is not None)
@@ -1312,7 +1304,7 @@ LEDGER = ("correction", "status_transition", "cancellation_log")
 
 
 def rewrites(statement: str) -> bool:
-    """Whether the statement would change or delete what the ledger says."""
+    """Return whether the statement would change or delete rows of the ledger."""
     words = re.sub(r"\s+", " ", statement).strip()
     tables = [table for table in LEDGER if re.search(rf"\b{table}\b", words)]
     if not tables or words.upper().startswith("SELECT"):
@@ -1338,7 +1330,7 @@ def test_a_statement_that_rewrites_the_ledger_is_seen(statement: str) -> None:
 def test_every_statement_stays_fast_and_the_ledger_is_only_ever_appended_to(
     explained: tuple[Plans, set[str]], subtests: pytest.Subtests
 ) -> None:
-    """One test, because to fill a database takes a minute: of several, each process would fill its
+    """This is one test, because filling a database takes a minute, and each process would fill its
     own.
     """
     plans, called = explained

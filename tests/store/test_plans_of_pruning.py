@@ -41,7 +41,7 @@ BEFORE = FILLED_FROM + timedelta(minutes=RUNS // 2)
 
 @dataclass
 class Explained:
-    """The plans of everything that a pruning sent, and what it did."""
+    """The plans of everything that a pruning sent, and its result."""
 
     plans: Plans
     removed: Counter[str] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ def explained(
 def test_pruning_goes_chunk_by_chunk_and_reads_or_sorts_no_whole_table(
     explained: Explained, subtests: pytest.Subtests
 ) -> None:
-    """One test, so that one process fills one database."""
+    """This is one test, so that one process fills one database."""
     with subtests.test("nothing reads or sorts everything"):
         # MySQL reads a table whose rows go by the third at once, whatever index a DELETE names:
         # then it is small.

@@ -1,6 +1,4 @@
-"""The database user of workers and gateways: reading and writing rows is enough, and more it cannot
-do.
-"""
+"""The database user of workers and gateways can read and write rows, and nothing more."""
 
 from __future__ import annotations
 
@@ -31,15 +29,14 @@ PASSWORD = "canary-of-the-rights"
 
 
 def url_of(server: SqlServer, name: str) -> str:
-    """That of a database for the services' user."""
+    """Return the URL of a database for the services' user."""
     return f"mysql+pymysql://services:{PASSWORD}@127.0.0.1:{server.port}/{name}"
 
 
 @contextmanager
 def database(server: SqlServer, name: str) -> Iterator[str]:
-    """A database of this name.
-
-    Not one called ``test_…``: in those MariaDB lets everybody do everything.
+    """Return a database with this name. Not ``test_…``, because MariaDB lets everybody do
+    everything in those.
     """
     server.execute(f"CREATE DATABASE {name}")
     try:
@@ -50,7 +47,7 @@ def database(server: SqlServer, name: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def limited(server: SqlServer) -> Iterator[str]:
-    """The URL of a migrated database for a user with the rights that deploy/database/services.sql names."""
+    """The URL of a migrated database for a user with the rights in deploy/database/services.sql."""
     server.execute(f"CREATE USER services@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
     try:
         without_rows(server)
@@ -151,7 +148,7 @@ def test_more_is_refused(limited: str, server: SqlServer) -> None:
 
 
 def allowed(limited: str, server: SqlServer, statements: Iterable[str]) -> list[str]:
-    """Those that the user's rights do not forbid."""
+    """Return the statements that the user's rights do not forbid."""
     connection = pymysql.connect(
         host="127.0.0.1",
         port=server.port,

@@ -1,4 +1,4 @@
-"""The rights that ``crawlctl db prune`` needs: no more than the services', and those that
+"""The rights that ``crawlctl db prune`` needs: only those of the services, and those that
 deploy/database/pruning.sql grants.
 """
 
@@ -35,7 +35,7 @@ from tests.support.sql_server import SqlServer, denied
 
 @pytest.fixture(scope="module")
 def address(server: SqlServer) -> Iterator[str]:
-    """The URL of a migrated database for either user, whose name is put in."""
+    """The URL of a migrated database, into which either user's name is put."""
     without_rows(server)
     users = ("services", "pruning")
     try:
@@ -55,7 +55,7 @@ def address(server: SqlServer) -> Iterator[str]:
 
 
 def _leave(store: Store, clock: Clock, name: str) -> None:
-    """A run with something in every table, that ended long ago."""
+    """Create a run that ended long ago, with rows in every table."""
     harness = Harness(store, clock)
     fence = harness.executing(name, tasks=2)
     store.polls.save_details(

@@ -1,5 +1,5 @@
-"""A newer build changes the schema while this one works: it goes on where the database allows it,
-or says why not.
+"""A newer build changes the schema while this one works: it continues if the database allows it, or
+says why not.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FEWER_ON_MYSQL = pytest.mark.parametrize("empty_url", EXPLAINED, indirect=True)
 
 @pytest.fixture
 def newer_build(empty_url: str) -> Newer:
-    """``crawlctl db upgrade`` of a build that knows schema 0999, and says which builds that still
-    serves.
+    """Do what ``crawlctl db upgrade`` of a build does that knows schema 0999, and record which
+    builds that still serves.
     """
     return functools.partial(upgrade_by_a_newer_build, empty_url)
 
@@ -138,7 +138,7 @@ def test_every_migration_says_which_builds_it_serves() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_whole_contract_of_the_store_holds_on_the_newer_schema() -> None:
-    """This build, a deployment later: every test of the store once more, on every database."""
+    """This build, one deployment later: every test of the store once more, on every database."""
     words = ["-q", "-p", "tests.support.future_schema", "-p", "no:cacheprovider", "-m", "not slow"]
     command = [sys.executable, "-m", "pytest", *words, "tests/contracts/store"]
     done = subprocess.run(

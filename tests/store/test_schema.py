@@ -1,4 +1,4 @@
-"""Migrations: they make what the tables say, from any start, by any number of processes."""
+"""Migrations create what the tables declare, from any start, with any number of processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def engine_of(url: str) -> sa.Engine:
 
 
 def write(url: str, *statements: str) -> None:
-    """What another hand writes."""
+    """Write as another program does."""
     with closing(Database(engine_of(url))) as database, database.writing() as connection:
         for statement in statements:
             connection.execute(sa.text(statement))
@@ -57,7 +57,7 @@ def write(url: str, *statements: str) -> None:
 
 @pytest.mark.parametrize("empty_url", ["sqlite"], indirect=True)
 def test_migrations_and_tables_agree(empty_url: str) -> None:
-    """By Alembic's own comparison. The next test compares more, on every database."""
+    """Compared by Alembic. The next test compares more, on every database."""
     upgrade(empty_url)
     engine = engine_of(empty_url)
     with engine.connect() as connection:
@@ -67,7 +67,7 @@ def test_migrations_and_tables_agree(empty_url: str) -> None:
 
 
 def _described(url: str) -> dict[str, Any]:
-    """All that a database says of its tables, in no order."""
+    """Return everything that a database says about its tables, unordered."""
     engine = engine_of(url)
     described: dict[str, Any] = {}
     with engine.connect() as connection:
@@ -98,7 +98,7 @@ def _described(url: str) -> dict[str, Any]:
 
 
 def test_what_migrations_make_is_what_the_tables_declare(empty_url: str) -> None:
-    """Constraints included, which Alembic does not compare."""
+    """This includes constraints, which Alembic does not compare."""
     upgrade(empty_url)
     migrated = _described(empty_url)
     engine = engine_of(empty_url)
@@ -188,9 +188,7 @@ OLDER = ["DROP TABLE crawler_memory", "ALTER TABLE task_history RENAME COLUMN re
 def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(
     current_url: str,
 ) -> None:
-    """Whichever version it says, and when it says none; it stays as it is until somebody has it
-    made anew.
-    """
+    """Whatever version it states, or none; it stays unchanged until somebody has it created again."""
     write(current_url, *OLDER)
     for version in (*schema.known_versions(), "none"):
         write(current_url, f"UPDATE alembic_version SET version_num = '{version}'")
@@ -220,7 +218,7 @@ def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(
 
 
 def migrate(url: str, to: str) -> None:
-    """Bring the database to an older or newer schema, as the build that had it as its newest."""
+    """Bring the database to an older or newer schema, as a build does for which that is the newest."""
     if file := sqlite_file(url):
         file.parent.mkdir(exist_ok=True)
     engine = engine_of(url)
@@ -238,7 +236,7 @@ DAY = "2026-11-27 10:00:00.000000"
 
 
 def insert_run(url: str, run_id: int = 1, **more: Any) -> None:
-    """Write a run of an older build, with these columns."""
+    """Write a run like an older build, with these columns."""
     row: dict[str, Any] = {
         "run_id": run_id,
         "run_uid": f"u{run_id}",
@@ -261,7 +259,7 @@ def insert_run(url: str, run_id: int = 1, **more: Any) -> None:
 
 
 def insert_task(url: str, task_id: int = 1, **more: Any) -> None:
-    """Write a task of the run 1, as an older build did."""
+    """Write a task of run 1 like an older build."""
     row: dict[str, Any] = {
         "task_id": task_id,
         "run_id": 1,
@@ -285,8 +283,8 @@ def insert(url: str, table: str, row: dict[str, Any]) -> None:
 def test_each_schema_since_the_first_goes_up_with_its_records_and_comes_down(
     empty_url: str,
 ) -> None:
-    """It also goes on where an upgrade was cut off between a change and its version, as MySQL
-    leaves it.
+    """An upgrade that was interrupted between a change and its version, as MySQL leaves it, is
+    continued as well.
     """
     migrate(empty_url, "0001")
     insert_run(empty_url)
@@ -328,7 +326,7 @@ def test_a_build_with_another_migration_of_the_same_number_is_told_apart(current
 
 @FEWER_ON_MYSQL
 def test_a_database_with_records_that_can_be_used_is_not_created_anew(current_url: str) -> None:
-    """Whichever version it says, and when it says none."""
+    """Whatever version it states, or none."""
     with closing(open_store(current_url)) as store:
         store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
         for version in (*schema.known_versions(), "0999", None):
@@ -433,7 +431,7 @@ ENDED_BEFORE = [
 
 
 def test_older_ends_tell_who_ended_them(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Page after page, and without a second change of a row."""
+    """Page by page, and without changing a row twice."""
     monkeypatch.setattr(ddl, "_ROWS", 4)
     migrate(empty_url, "0005")
     runs: list[tuple[str, str | None, str, str | None, str | None, str | None]] = [
@@ -548,10 +546,7 @@ def test_ping_names_versions_and_the_fix(current_url: str) -> None:
 
 @FEWER_ON_MYSQL
 def test_a_former_build_may_return_for_a_day_after_an_upgrade(empty_url: str) -> None:
-    """Until then no workflow does what it could not replay.
-
-    Nothing was there before a new database.
-    """
+    """Until then, no workflow does what it could not replay. A new database has no earlier build."""
     now = utc_now()
     migrate(empty_url, "0007")
     upgrade(empty_url)

@@ -1,4 +1,4 @@
-"""How many statements a change of many tasks takes, and which indexes the hot queries use."""
+"""How many statements a change of many tasks needs, and which indexes the hot queries use."""
 
 from __future__ import annotations
 
@@ -40,19 +40,21 @@ MANY = 3_000
 
 @pytest.fixture(params=EXPLAINED)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """MySQL is sent the same statements as MariaDB."""
+    """MySQL gets the same statements as MariaDB."""
     return empty_tables(request.param, tmp_path / "state.db")
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand tasks take their time on a slow machine."""
+    """Ten thousand tasks take long on a slow machine."""
     wait_patiently(monkeypatch)
 
 
 @contextmanager
 def counted(store: Store) -> Iterator[list[str]]:
-    """The statements that are sent, begins and commits aside; a bulk statement counts once."""
+    """Return the statements that are sent, without begins and commits; a bulk statement counts
+    once.
+    """
     sent: list[str] = []
 
     def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
@@ -66,7 +68,7 @@ def counted(store: Store) -> Iterator[list[str]]:
 
 
 def large(store: Store, tasks: int) -> Fence:
-    """A run of more tasks than fit into a request, as the gateway starts it."""
+    """A run with more tasks than fit into a request, as the gateway starts it."""
     row, _ = store.initiation.reserve_run(request(), "r1", [{}] * tasks)
     handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
     return Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
@@ -126,7 +128,7 @@ def test_cancelling_ten_thousand_tasks(store: Store) -> None:
 def test_cancelling_is_committed_page_by_page(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A try that is cut off leaves what it did, and the next one goes on with the rest."""
+    """An interrupted try leaves what it did, and the next one continues with the rest."""
     monkeypatch.setattr(stops, "CANCEL_PAGE", 40)
     fence = large(store, 100)
     moved: list[int] = []

@@ -1,4 +1,4 @@
-"""Bodies and forms that are valid and absurd: counts, depths and sizes."""
+"""Valid but absurd bodies and forms: counts, depths and sizes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from crawler_lifecycle.web.problems import NAMES_MAX
 
 
 def filled(before: str, part: str, after: str, size: int = BODY_OF_TASKS_MAX) -> bytes:
-    """A body with as many equal parts as fit."""
+    """Return a body with as many equal parts as fit."""
     count = (size - len(before) - len(after)) // (len(part) + 1)
     return (before + ",".join([part] * count) + after).encode()
 
 
 def named(before: str, value: str, after: str, count: int) -> bytes:
-    """A body with this many different names."""
+    """Return a body with this many different names."""
     return (before + ",".join(f'"k{n}":{value}' for n in range(count)) + after).encode()
 
 

@@ -1,4 +1,4 @@
-"""The modules of activities, all of them: a new one is in every test that asks for them."""
+"""All modules of activities, so that a new one is in every test that uses them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crawler_lifecycle import activities, features
 
 
 def activity_modules() -> list[ModuleType]:
-    """Every module of activities: of the core, and of each feature."""
+    """Return every module of activities: of the core, and of each feature."""
     core = walk_packages(activities.__path__, f"{activities.__name__}.")
     others = walk_packages(features.__path__, f"{features.__name__}.")
     found = [*core, *(one for one in others if one.name.split(".")[3:4] == ["activities"])]

@@ -1,6 +1,4 @@
-"""Answers that come in a moment of the test's choice, for tasks that are cancelled in that
-moment.
-"""
+"""Responses at a time that the test chooses, for tasks that are cancelled at that time."""
 
 from __future__ import annotations
 
@@ -9,8 +7,8 @@ from typing import Any
 
 
 class Answering:
-    """Calls whose answer comes when it is given; ``given`` returns when it is there and nobody has
-    taken it yet.
+    """Calls that return when ``given`` is called, which returns when the result is there but not
+    yet taken.
     """
 
     def __init__(self, answer: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Audits in a testbed: with graces that have passed, from the start of one to its report."""
+"""Audits in a testbed: their grace periods have passed, and they run from start to report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def audit(
     unknown: str = "leave",
     troubles: Sequence[str] = (),
 ) -> AuditReport:
-    """One audit from its start to its report."""
+    """Execute one audit, and return its report."""
     handle: WorkflowHandle[Any, AuditReport] = await testbed.client.start_workflow(
         names.AUDIT_WORKFLOW,
         {"repair": repair, "unknown": unknown},

@@ -1,6 +1,5 @@
-"""Other builds of this project: a copy of its code with a change, run by processes of their own.
-
-A copy is what a deployment is: patching a module in a running process would change both builds.
+"""Other builds of this project: a changed copy of its code, run in separate processes. A deployment
+is also a copy; patching a module in a running process would change both builds.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ LANDED_NAMES: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Change:
-    """Text of one file (its path below ``crawler_lifecycle/``) that another build has
-    differently.
-    """
+    """Text of one file (its path below ``crawler_lifecycle/``) that differs in another build."""
 
     file: str
     old: str
@@ -33,8 +30,8 @@ class Change:
 
 
 def build(folder: Path, *changes: Change) -> Path:
-    """A build with these changes in ``folder``; a process that starts there with ``python -m``
-    executes it.
+    """Make a build with these changes in ``folder``; ``python -m`` executes it in processes that
+    start there.
     """
     for package in ("crawler_lifecycle", "workers"):
         shutil.copytree(
@@ -49,21 +46,20 @@ def build(folder: Path, *changes: Change) -> Path:
 
 
 def command(*words: str) -> Sequence[str]:
-    """``crawlctl`` of whatever build the working directory has."""
+    """Return the command ``crawlctl`` of the build in the working directory."""
     return (sys.executable, "-m", "crawler_lifecycle.cli", *words)
 
 
 def environment(env: Mapping[str, str], **more: str) -> dict[str, str]:
-    """An environment that lets the working directory decide which build is executed."""
+    """Return an environment in which the working directory decides which build is executed."""
     return {
         key: value for key, value in env.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")
     } | more
 
 
 def checked_out(commit: str, folder: Path, *paths: str) -> Path:
-    """These paths of a commit, or all of it; a shallow clone fetches it.
-
-    Raises ``CalledProcessError`` without it.
+    """Check out these paths of a commit, or all of it; a shallow clone fetches it. Raises
+    ``CalledProcessError`` if it is missing.
     """
 
     def git(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:

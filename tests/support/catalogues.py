@@ -8,5 +8,5 @@ from crawler_lifecycle.store.store import Store
 
 
 def stored_in(store: Store) -> StoredEntries:
-    """Those of this database, where no name is reserved."""
+    """Return the readers for this database, where no name is reserved."""
     return StoredEntries(store.entries, NOTHING_OWNED)

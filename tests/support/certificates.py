@@ -1,4 +1,4 @@
-"""A certificate for one host name, signed by itself."""
+"""A self-signed certificate for one host name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def certificate(file: Path, host: str) -> Path:
-    """Write the certificate with its key.
-
-    ``SSL_CERT_FILE`` may name the file, so that it is trusted.
-    """
+    """Write the certificate with its key. It is trusted if ``SSL_CERT_FILE`` names the file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     made = (

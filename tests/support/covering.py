@@ -1,4 +1,4 @@
-"""A few cases of many that together meet everything."""
+"""Choosing a few of many cases that together cover everything."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 def covering(among: Iterable[T], met: Callable[[T], Set[object]]) -> list[T]:
-    """Cases that together meet all that ``among`` meet, chosen one after the other: the first that
-    adds most.
+    """Return cases that together cover everything that ``among`` covers, chosen one by one: the
+    first that adds most.
     """
     rest = list(among)
     wanted, chosen = set[object]().union(*map(met, rest)), list[T]()

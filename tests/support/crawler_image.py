@@ -1,10 +1,7 @@
-"""The image of images/crawler/Dockerfile as an OCI archive, without an engine and without a
-registry.
-
-The Dockerfile is read and its final stage carried out, so that both cannot drift apart; an
-instruction that is not understood here is an error. In place of the base image stands the Python of
-this machine. In place of ``pip install`` the very versions of the lock are taken from the
-environment that the tests run in.
+"""The image of images/crawler/Dockerfile as an OCI archive, without an engine or a registry. The
+Dockerfile is parsed and its final stage executed, so that both cannot diverge; an unknown
+instruction is an error. The Python of this machine replaces the base image. Instead of ``pip
+install``, the exact versions of the lock are taken from the environment of the tests.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ class Recipe:
 
 
 def steps(path: Path = FOLDER / "Dockerfile") -> list[tuple[str, str]]:
-    """Instruction and arguments, continued lines joined, comments left out."""
+    """Return instructions and arguments, with continued lines joined and without comments."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [
@@ -59,10 +56,7 @@ def steps(path: Path = FOLDER / "Dockerfile") -> list[tuple[str, str]]:
 
 
 def recipe(found: list[tuple[str, str]] | None = None) -> Recipe:
-    """What the final stage says.
-
-    Raises ``ValueError`` for an instruction that is not understood here.
-    """
+    """Return the final stage. Raises ``ValueError`` for an unknown instruction."""
     found = steps() if found is None else found
     last = max(n for n, (name, _) in enumerate(found) if name == "FROM")
     made = Recipe(base=found[last][1])
@@ -93,7 +87,7 @@ def _copy(rest: str) -> tuple[str, str]:
 
 
 def assemble(path: Path, reference: str = REFERENCE) -> Path:
-    """Write the archive; with ``CRAWL_IMAGES`` it is the one that ``make image`` built there."""
+    """Write the archive; with ``CRAWL_IMAGES``, it is the one that ``make image`` built there."""
     if built := os.environ.get("CRAWL_IMAGES"):
         return renamed(Path(built, "crawlers.oci.tar"), path, reference)
     made = recipe()
@@ -118,15 +112,15 @@ def assemble(path: Path, reference: str = REFERENCE) -> Path:
 
 
 def locked(lock: Path = _LOCK) -> Iterator[tuple[str, str]]:
-    """Name and version of every package of the image."""
+    """Return name and version of every package of the image."""
     for line in lock.read_text().splitlines():
         if pin := re.match(r"([A-Za-z0-9._-]+)==([^\s;\\]+)", line):
             yield pin[1], pin[2]
 
 
 def install(folder: Path, lock: Path = _LOCK) -> None:
-    """What ``pip install --target`` of the lock makes, without the scripts, which the Dockerfile
-    removes.
+    """Make what ``pip install --target`` of the lock makes, without the scripts, which the
+    Dockerfile removes.
     """
     for name, version in locked(lock):
         found = distribution(name)

@@ -1,4 +1,4 @@
-"""The database of tests that need just any: SQLite, or the server that ``LIFECYCLE_TEST_DATABASE``
+"""The database of tests that work with any: SQLite, or the server that ``LIFECYCLE_TEST_DATABASE``
 names.
 """
 
@@ -32,10 +32,9 @@ KINDS = ("sqlite", "mariadb", "mysql")
 
 
 def wait_patiently(patch: pytest.MonkeyPatch) -> None:
-    """Databases that are opened from now on wait for locks, connections and answers as long as a
-    slow machine takes.
-
-    For tests of several writers: how long one waits in production is not what they are about.
+    """Let databases that are opened from now on wait for locks, connections and responses as long
+    as a slow machine takes. This is for tests of several writers that do not test the timeouts of
+    production.
     """
     for limit in ("BUSY_TIMEOUT_S", "CONNECT_TIMEOUT_S", "LOCK_WAIT_S", "IDLE_WRITE_S"):
         patch.setattr(engine, limit, PATIENT_S)
@@ -46,7 +45,7 @@ def wait_patiently(patch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def fresh_database(folder: Path, name: str = "testbed.db") -> Iterator[str]:
-    """The URL of an empty database without tables, gone afterwards or with ``folder``."""
+    """Return the URL of an empty database without tables, removed afterwards or with ``folder``."""
     kind = os.environ.get(VARIABLE, "sqlite")
     if kind not in KINDS:
         raise ValueError(f"{VARIABLE}: {kind!r} is not allowed; give {', '.join(KINDS)}")
@@ -56,9 +55,8 @@ def fresh_database(folder: Path, name: str = "testbed.db") -> Iterator[str]:
 
 def make_tables(url: str) -> str:
     """Give an empty database the schema of this build by a copy, which takes SQLite a hundredth and
-    a server a fifth of an upgrade; its URL.
-
-    A file that exists stays as it is: other processes may have it open.
+    a server a fifth of the time of an upgrade. Returns its URL. An existing file stays unchanged,
+    because other processes may have it open.
     """
     kind, _, file = url.partition(":///")
     if kind == "sqlite":
@@ -112,10 +110,9 @@ SHARED = "shared"
 
 
 def without_rows(server: SqlServer) -> str:
-    """The URL of one database for all tests of a server, with the schema of this build and no row
-    of a test before.
-
-    Making its tables again takes longer than most tests: MySQL two seconds of processor time.
+    """Return the URL of one database for all tests of a server, with the schema of this build and
+    without rows of earlier tests. Creating its tables again takes longer than most tests: MySQL
+    needs two seconds of processor time.
     """
     url = server.url_of(SHARED)
     if not server.execute(f"SHOW DATABASES LIKE '{SHARED}'"):
@@ -132,7 +129,7 @@ def without_rows(server: SqlServer) -> str:
 
 
 def empty_tables(kind: str, file: Path) -> str:
-    """The URL of a database with the schema of this build: ``file`` for SQLite, or that of
+    """Return the URL of a database with the schema of this build: ``file`` for SQLite, or that of
     ``without_rows``.
     """
     if kind == "sqlite":
@@ -194,7 +191,7 @@ def _sqlite() -> Engine:
 
 @functools.cache
 def _on_server(host: str | None, port: int | None, isolation: Any) -> Engine:
-    """Of one database alone: a dialect knows the name of its own."""
+    """Keep the cache for one database, because a dialect knows its name."""
     url = URL.create("mysql+pymysql", "root", host=host, port=port, database=SHARED)
     shared = create_engine(
         url,

@@ -1,4 +1,4 @@
-"""Disks that are full soon, for tests."""
+"""Small disks for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own that is full soon."""
+    """A small file system of its own, which is soon full."""
     folder.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True

@@ -1,5 +1,5 @@
-"""EventBridge twice: moto over HTTP, and a fake of its JSON API that drops, refuses and hangs as
-AWS does.
+"""Two versions of EventBridge: moto over HTTP, and a fake of its JSON API that drops, refuses and
+hangs as AWS does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AWS_UNSET = (
 
 
 def use_aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a process that sends to EventBridge."""
+    """Set the environment of a process that sends to EventBridge."""
     for name in AWS_UNSET:
         monkeypatch.delenv(name, raising=False)
     for name, value in AWS_ENVIRONMENT.items():
@@ -51,7 +51,7 @@ def use_aws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class EventBusServer(FaultyServer):
-    """``PutEvents`` and ``DescribeEventBus``; ``details`` holds what arrived on the bus, in
+    """``PutEvents`` and ``DescribeEventBus``; ``details`` contains what arrived on the bus, in
     order.
     """
 
@@ -109,7 +109,7 @@ class EventBusServer(FaultyServer):
 
 
 def entry_size(entry: dict[str, Any]) -> int:
-    """The rule of "Calculating PutEvents event entry size"."""
+    """Apply the rule of "Calculating PutEvents event entry size"."""
     texts = [
         entry["Source"],
         entry["DetailType"],
@@ -120,7 +120,7 @@ def entry_size(entry: dict[str, Any]) -> int:
 
 
 def aws_error(code: str, message: str, status: int = 400) -> Answer:
-    """An error as AWS's JSON protocol spells it."""
+    """Return an error in AWS's JSON protocol."""
     answer = _json({"__type": code, "message": message})
     answer.status = status
     return answer
@@ -132,7 +132,7 @@ def _json(value: object) -> Answer:
 
 @contextmanager
 def event_bus_server() -> Iterator[EventBusServer]:
-    """The fake, running."""
+    """The running fake."""
     server = EventBusServer()
     with serving(server):
         yield server
@@ -140,9 +140,7 @@ def event_bus_server() -> Iterator[EventBusServer]:
 
 @contextmanager
 def moto_bus(host: str = "127.0.0.1") -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
-    """moto's server with the bus and a queue behind it: its address, and what arrived there so
-    far.
-    """
+    """moto's server with the bus and a queue behind it: its address, and what has arrived there."""
     import boto3
     from moto.events.models import events_backends
     from moto.server import ThreadedMotoServer

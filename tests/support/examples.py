@@ -1,8 +1,6 @@
-"""How many examples of Hypothesis a property gets: the same fixed ones every time, or many new ones
-in a search.
-
-``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for all of them
-(``make test-all``), ``search`` as ``python3 -m tools fuzz`` does.
+"""The number of Hypothesis examples for a property: the same fixed ones every time, or many new
+ones in a search. ``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for all of them
+(``make test-all``), ``search`` for ``python3 -m tools fuzz``.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ SEARCHES_MORE = 20
 
 
 def examples(count: int) -> int:
-    """For a property that sets a number of its own: ``count``, far more in a search, a fifth in the
-    usual play.
+    """Return settings for a property with its own number: ``count``, far more in a search, a fifth
+    by default.
     """
     if PROFILE == "search":
         return count * SEARCHES_MORE
@@ -27,7 +25,7 @@ def examples(count: int) -> int:
 
 
 def load_profile() -> None:
-    """Make the profile that was chosen the one of every test that is read after this."""
+    """Make the chosen profile that of every test that is collected after this."""
     # What chance finds, no change made: so nothing but a search draws at random, or keeps what it
     # found for next time.
     fixed = settings(

@@ -1,6 +1,4 @@
-"""A small HTTP server that can be told to fail, under the counterparts of Pusher and
-EventBridge.
-"""
+"""A small HTTP server that fails on request, the base of the fakes of Pusher and EventBridge."""
 
 from __future__ import annotations
 
@@ -25,12 +23,10 @@ class Answer:
 
 
 class FaultyServer:
-    """Serves ``handle`` and, before it, what ``faults`` holds, in order, one for each request.
-
-    ``"hang"``: no answer until the end of the test. ``"trickle"``: an answer whose head never ends.
-        ``"drop"``: the
-    request takes effect and the connection is closed instead of an answer. An ``Answer``: that one,
-    with no effect.
+    """Serves ``handle`` and, before it, the entries of ``faults``, in order, one for each request.
+    ``"hang"``: no response until the end of the test. ``"trickle"``: a response whose head never
+    ends. ``"drop"``: the request takes effect, but the connection is closed without a response. An
+    ``Answer``: that one, without an effect.
     """
 
     def __init__(self) -> None:
@@ -77,7 +73,7 @@ class FaultyServer:
 
 @contextmanager
 def serving(server: FaultyServer, tls: ssl.SSLContext | None = None) -> Iterator[None]:
-    """The server on a free port of the loopback interface, with its address in ``server.url``."""
+    """Serve on a free loopback port, with the address in ``server.url``."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

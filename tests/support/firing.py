@@ -1,4 +1,4 @@
-"""A small Temporal that holds schedules and fires, on a clock of the test: no server, and no
+"""A small Temporal that stores schedules and fires, on a clock of the test, without a server or
 workflows.
 """
 
@@ -30,9 +30,8 @@ class Fired:
 
 
 class FiringTemporal:
-    """What the keeper asks of Temporal, in memory.
-
-    It fires in UTC, by the calendars that it was given.
+    """The part of Temporal that the keeper uses, in memory. It fires in UTC, by the calendars that
+    it was given.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -83,8 +82,8 @@ class FiringTemporal:
     # --- what it does by itself
 
     def fire(self) -> None:
-        """Have everything up to now its turn that has had none; what is older than the window is
-        left out.
+        """Fire everything due up to now that has not been fired; what is older than the window is
+        skipped.
         """
         for one in self.there.values():
             spec, state = one.schedule.spec, one.schedule.state

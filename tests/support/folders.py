@@ -1,4 +1,4 @@
-"""Folders for those who are not root."""
+"""Folders for other users than root."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def reachable_folder() -> Iterator[Path]:
-    """A folder that every user reaches, and the pods of the test cluster's node; it is gone
-    afterwards.
-
-    Not one of pytest's: these lie below a folder that each session of the same user closes to all
-    others when it begins, also one that begins beside us.
+    """Return a folder that every user can reach, including the pods of the test cluster's node; it
+    is removed afterwards. It is not one of pytest's, which lie below a folder that each session of
+    the same user closes to all others when it begins, even one that begins in parallel.
     """
     with tempfile.TemporaryDirectory(prefix="crawl-") as name:
         folder = Path(name)

@@ -1,5 +1,5 @@
-"""A site whose pages answer at once until so many were asked for, and then when the test lets
-them.
+"""A site whose pages respond at once until a number of them were requested, and then when the test
+permits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FREE = 6
 
 
 class GatedSite(ThreadingHTTPServer):
-    """Several sites on one port, each below a name of its own: ``/name/0`` to ``/name/23``."""
+    """Several sites on one port, each with its own name: ``/name/0`` to ``/name/23``."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -41,7 +41,7 @@ class GatedSite(ThreadingHTTPServer):
             return self._gates[name]
 
     def ask(self, name: str, page: int) -> None:
-        """Count the page, and wait where its turn has not come."""
+        """Count the page, and wait until its turn comes."""
         with self.lock:
             self.asked[name][page] += 1
             if self._gates[name].is_set() or self.asked[name].total() <= FREE:
@@ -50,7 +50,7 @@ class GatedSite(ThreadingHTTPServer):
         self.gate(name).wait(600)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever is killed does not wait for its answer."""
+        """Ignore the error: a killed crawler does not wait for its response."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is told."""
+        """Log nothing."""
 
 
 @contextmanager

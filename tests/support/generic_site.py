@@ -1,4 +1,4 @@
-"""A folder of pages with everything in it that a crawler meets, and a server that misbehaves on
+"""A folder of pages with everything that a crawler may meet, and a server that misbehaves on
 purpose.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def write_pages(folder: Path) -> dict[str, str]:
-    """Write a small site; its pages that can be reached: path -> title."""
+    """Write a small site. Returns its reachable pages: path -> title."""
     pages: dict[str, tuple[str, str]] = {
         "/": (
             "Home",
@@ -59,23 +59,21 @@ def write_pages(folder: Path) -> dict[str, str]:
 
 
 class Most:
-    """How many requests are answered, in the order in which they come; the others wait until the
-    limit is lifted.
-    """
+    """Limits how many requests are answered, in order; the others wait until the limit is lifted."""
 
     def __init__(self, requests: float = math.inf) -> None:
         self._most, self._come = requests, 0
         self._changed = threading.Condition()
 
     def come(self) -> None:
-        """A request is there; returns when it may be answered."""
+        """Record a request. Returns when it may be answered."""
         with self._changed:
             self._come += 1
             number = self._come
             self._changed.wait_for(lambda: number <= self._most)
 
     def lift(self) -> None:
-        """Answer all of them."""
+        """Answer all requests."""
         with self._changed:
             self._most = math.inf
             self._changed.notify_all()
@@ -132,7 +130,7 @@ class _Nasty(BaseHTTPRequestHandler):
             self._answer(200, f"<title>{self.path}</title>".encode() + START)
 
     def _later(self) -> None:
-        """Not before a second has passed; whoever comes too early is told so for ever."""
+        """Wait for a second; whoever comes too early gets that response for ever."""
         now, not_before = time.monotonic(), getattr(self.server, "not_before", None)
         if not_before is None:
             self.server.not_before = now + 1  # type: ignore[attr-defined]
@@ -171,9 +169,8 @@ LOOPS = {"/self": "/self?", "/one": "/two", "/two": "/one", "/into": "/one", "/f
 
 @functools.cache
 def _giant(name: str) -> bytes:
-    """A page of some MB that costs a parser far more.
-
-    It is made when it is asked for: that takes a second.
+    """Return a page of some MB that costs a parser far more. It is made on request, which takes a
+    second.
     """
     if name == "tags":
         return b"<a href=x>y</a>" * 700_000
@@ -189,7 +186,7 @@ START = "".join(f'<a href="/{trap}">x</a>' for trap in TRAPS).encode()
 
 @contextmanager
 def nasty_server(most: Most | None = None) -> Iterator[tuple[str, list[str]]]:
-    """A server full of traps: its address, and the paths it was asked for."""
+    """A server full of traps: its address, and the paths that were requested."""
     most = most or Most()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Nasty", (_Nasty,), {"most": most}))
     server.asked = []  # type: ignore[attr-defined]

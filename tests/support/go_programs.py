@@ -1,6 +1,4 @@
-"""What programs in Go get into their environment from tests: servers and commands that live
-shortly, beside others.
-"""
+"""The environment of Go programs in tests: servers and short commands, in parallel with others."""
 
 #: They collect their garbage less often, memory for processor time, and their threads do not poll
 #: for work of each other.

@@ -1,4 +1,4 @@
-"""The rights of the users of the database, as deploy/database grants them."""
+"""The rights of the database users, as deploy/database grants them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ FOLDER = Path(__file__).parents[2] / "deploy" / "database"
 
 
 def grants(user: str) -> list[str]:
-    """The statements that give this user rights, one for each."""
+    """Return the statements that grant rights to this user, one each."""
     text = (FOLDER / f"{user}.sql").read_text(encoding="utf-8")
     return re.findall(rf"^(GRANT [^;]*? TO {user}@'%');", text, re.MULTILINE)

@@ -1,7 +1,5 @@
-"""A testbed for graphs: the real workflow, activities and store, with functions that a test
-writes down.
-
-``Scripted`` stands in for ``run_graph_batch``: it begins and records steps through the same port.
+"""A testbed for graphs: the real workflow, activities and store, with functions that a test writes.
+``Scripted`` replaces ``run_graph_batch``: it begins and records steps through the same port.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from tests.support.testbed import CRAWLERS, WorkflowHarness, longer_and_longer
 
 @dataclass
 class Scripted:
-    """Functions of a user: each takes a moment, and does what ``acts`` says."""
+    """A user's functions: each takes a moment, and does what ``acts`` says."""
 
     testbed: WorkflowHarness
     acts: Callable[[StepWork], StepState | None] = lambda work: None
@@ -101,7 +99,7 @@ class GraphTestbed:
     functions: Scripted
 
     def made(self, steps: Sequence[StepSpec], key: str = "nightly", **fields: Any) -> GraphRow:
-        """The row of a graph that executes, as the gateway makes it."""
+        """Create the row of an executing graph, as the gateway does."""
         parent, context = fields.pop("parent", None), fields.pop("context", {})
         spec = GraphSpec(steps, GraphOptions(**fields), context)
         graphs, pages = self.testbed.store.graphs, encode_pages(spec)
@@ -122,7 +120,7 @@ class GraphTestbed:
     async def start(
         self, steps: Sequence[StepSpec], key: str = "nightly", **fields: Any
     ) -> WorkflowHandle[Any, Any]:
-        """Make a graph and start its workflow."""
+        """Create a graph and start its workflow."""
         return await self.begin(self.made(steps, key, **fields))
 
     async def begin(self, row: GraphRow) -> WorkflowHandle[Any, Any]:
@@ -137,7 +135,7 @@ class GraphTestbed:
         return handle
 
     async def ended(self, handle: WorkflowHandle[Any, Any]) -> GraphResult:
-        """The result of the whole chain of executions."""
+        """Return the result of the whole chain of executions."""
         latest: WorkflowHandle[Any, Any] = self.testbed.client.get_workflow_handle(
             handle.id, result_type=GraphResult
         )

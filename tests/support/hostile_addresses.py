@@ -1,4 +1,4 @@
-"""Addresses that no webhook may have, whatever a name server would say of them."""
+"""Addresses that no webhook may have, whatever a name server returns for them."""
 
 from __future__ import annotations
 

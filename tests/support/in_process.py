@@ -1,7 +1,5 @@
-"""``crawlctl`` called in this process: one of its own takes half a second of processor before it
-does anything.
-
-How the program itself begins and ends is for tests/dev/test_exit_codes.py.
+"""Calls of ``crawlctl`` in this process: a separate one takes half a second of processor time
+before it does anything. tests/dev/test_exit_codes.py tests how the program itself begins and ends.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ from crawler_lifecycle.cli import main
 
 
 def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What it prints and its exit code, with this environment, in this folder.
-
-    Environment, folder and output are the process's own, so a thread beside the main one gets a
+    """Call it with this environment in this folder. Returns its output and its exit code.
+    Environment, folder and output are the process's own, so a call from another thread gets a
     process.
     """
     if threading.current_thread() is not threading.main_thread():

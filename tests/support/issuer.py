@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider: it knows its people, signs tokens, and asks for PKCE as a real
+"""A small OpenID Connect provider: it knows its people, signs tokens, and requires PKCE as a real
 one does.
 """
 
@@ -32,7 +32,7 @@ FORM = """<!doctype html><html lang="en"><title>Log in</title><form method="post
 
 @cache
 def private_key(algorithm: str, kid: str = "") -> Any:
-    """A key for this algorithm; another one for each ``kid``."""
+    """Return a key for this algorithm; a different one for each ``kid``."""
     match algorithm:
         case "ES256":
             return ec.generate_private_key(ec.SECP256R1())
@@ -44,7 +44,7 @@ def private_key(algorithm: str, kid: str = "") -> Any:
 
 
 def jwk(algorithm: str, kid: str, **more: Any) -> dict[str, Any]:
-    """The public half, as the provider publishes it."""
+    """Return the public half, as the provider publishes it."""
     name = "RS256" if algorithm == "short" else algorithm
     public = private_key(algorithm, kid).public_key()
     made = jwt.get_algorithm_by_name(name).to_jwk(public, as_dict=True)
@@ -56,7 +56,7 @@ def jwk(algorithm: str, kid: str, **more: Any) -> dict[str, Any]:
 
 
 class Issuer(FaultyServer):
-    """Its address is ``url``, at the name ``localhost``: another site than a gateway at
+    """Its address is ``url``, with the host name ``localhost``: another site than a gateway at
     127.0.0.1.
     """
 
@@ -73,7 +73,7 @@ class Issuer(FaultyServer):
         return self.url.replace("127.0.0.1", "localhost")
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Settings of a gateway whose people it knows."""
+        """Return settings of a gateway that knows its people."""
         roles = {"operators": {"role": "operate", "project": "*"}}
         return {
             "issuer": self.issuer,
@@ -101,15 +101,15 @@ class Issuer(FaultyServer):
         head: Any = None,
         **more: Any,
     ) -> str:
-        """A signed token; claims that are ``None`` are left out."""
+        """Return a signed token; claims that are ``None`` are left out."""
         claims = {
             name: value for name, value in self.claims(who, **more).items() if value is not None
         }
         return jwt.encode(claims, private_key(alg, kid), alg, headers={"kid": kid, **(head or {})})
 
     def log_in(self, address: str, email: str, password: str) -> str | None:
-        """What happens in the browser at the address of a login: where the provider leads back to,
-        with a code.
+        """Do what a browser does at the login address. Returns the address to which the provider
+        redirects, with a code.
         """
         asked = dict(parse_qsl(urlsplit(address).query))
         if PEOPLE.get(email, ("",))[0] != password:

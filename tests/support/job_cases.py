@@ -1,5 +1,5 @@
-"""Deployments that between them use everything a Job can have; the goldens and the real server's
-dry run take them.
+"""Deployments that together use everything a Job can have, for the goldens and the real server's
+dry run.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def deployment(crawler: str = "shops", **more: Any) -> Deployment:
 
 
 def _choosy(options: PodOptions) -> PodOptions:
-    """With wishes of its own about its node, beside which there may be those of another try."""
+    """A crawler with its own node requirements, to which those of another try may be added."""
     near = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
     wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": near}]}
     return replace(

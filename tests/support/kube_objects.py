@@ -1,4 +1,4 @@
-"""Objects of the API as small as they can be, for tests that are not about manifests."""
+"""Minimal objects of the API, for tests that are not about manifests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ def job(
     finalizers: list[str] | None = None,
     grace_s: int = 3,
 ) -> dict[str, Any]:
-    """A Job of one pod that is never tried again; its pod has the same labels, and the
-    finalizers.
-    """
+    """Return a Job with one pod that is never retried; its pod has the same labels and finalizers."""
     pod = {
         **{"restartPolicy": "Never", "terminationGracePeriodSeconds": grace_s},
         "containers": [{"name": "crawler", "image": "crawl.test/app:1"}],

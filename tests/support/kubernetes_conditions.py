@@ -1,4 +1,4 @@
-"""The recorded conditions of Jobs and pods, read the way a poll reads them."""
+"""The recorded conditions of Jobs and pods, read as a poll reads them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ PAGES = (DOCS / "kubernetes-pending.md", DOCS / "kubernetes-outcomes.md")
 
 @dataclass(frozen=True)
 class Condition:
-    """One recorded condition: the objects, what the database knows, and what a person expects of
-    it.
-    """
+    """One recorded condition: the objects, what the database knows, and what a person expects."""
 
     name: str
     row: str
@@ -44,7 +42,9 @@ class Condition:
         return read_task(self.task, self.job, self.pods, self.events, self.now)
 
     def read(self) -> dict[str, Any]:
-        """What becomes of a task that was not known to have begun, in the words of ``expected``."""
+        """Return the result for a task that was not known to have begun, in the terms of
+        ``expected``.
+        """
         seen = self.seen()
         believed = TaskState(
             self.task.task_id,
@@ -79,7 +79,7 @@ def load(path: Path) -> Condition:
 
 
 def condition_of(said: Mapping[str, Any]) -> Condition:
-    """What one file says."""
+    """Return the contents of one file."""
     objects, task, stop = said["objects"], said["task"], said["stop"]
     return Condition(
         name=said["name"],
@@ -119,7 +119,7 @@ _CELLS = re.compile(
 
 
 def rows() -> list[Row]:
-    """All of them, in order. A line of a list has the status that the text above it says of all."""
+    """Return all lines in order. A line has the status that the text above its list states for all."""
     found, common = [], ("", "")
     for line in "".join(page.read_text() for page in PAGES).splitlines():
         if said := _COMMON.match(line):

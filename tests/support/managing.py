@@ -1,7 +1,5 @@
-"""A testbed for managers: the real workflow, activities and store, with a class of a user that a
-test writes down.
-
-``Scripted`` stands in for ``run_manager_cycle``: it reads the same rows and commits the same
+"""A testbed for managers: the real workflow, activities and store, with a user's class that a test
+writes. ``Scripted`` replaces ``run_manager_cycle``: it reads the same rows and commits the same
 decisions as a real class.
 """
 
@@ -52,7 +50,7 @@ def quick(n: int, **more: Any) -> Job:
 
 @dataclass
 class Scripted:
-    """A class of a user: its source, its window, its retries; and what it lived through."""
+    """A user's class: its source, its window, its retries, and a record of its calls."""
 
     testbed: WorkflowHarness
     source: list[Job] = field(default_factory=list)
@@ -76,7 +74,7 @@ class Scripted:
     """Manager and attempt -> generation of the process that holds the object."""
 
     def forget(self) -> None:
-        """The process died: the next cycle makes the object anew."""
+        """Forget the object, as if the process had died: the next cycle creates it again."""
         self.made.clear()
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
@@ -203,11 +201,11 @@ class ManagerTestbed:
         return row
 
     def runs(self) -> list[Any]:
-        """All runs, oldest first."""
+        """Return all runs, oldest first."""
         return list(reversed(self.testbed.store.runs.list_runs(limit=500)))
 
     async def end_runs(self) -> None:
-        """Stop every run that is left, and wait for its end: the next test has another store."""
+        """Stop every remaining run, and wait for its end: the next test has another store."""
         for run in self.runs():
             if not run.status.terminal:
                 handle = self.testbed.client.get_workflow_handle(run.owner_workflow_id)
@@ -216,7 +214,7 @@ class ManagerTestbed:
 
     @asynccontextmanager
     async def user_code(self, *queues: str) -> AsyncIterator[None]:
-        """Workers of the role ``user-code`` on these queues, by default on both."""
+        """Workers with the ``user-code`` role on these queues, by default on both."""
         async with AsyncExitStack() as stack:
             for queue in queues or (names.QUEUE_USER_CODE, OWN_QUEUE):
                 worker = Worker(
@@ -231,6 +229,6 @@ class ManagerTestbed:
 
 
 def manager_testbed(testbed: WorkflowHarness, **plan: Any) -> ManagerTestbed:
-    """The testbed, with the crawler ``quick`` and a class of these properties."""
+    """The testbed, with the crawler ``quick`` and a class with these properties."""
     testbed.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
     return ManagerTestbed(testbed, Scripted(testbed, **plan))

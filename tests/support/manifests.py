@@ -1,5 +1,5 @@
-"""The files of ``deploy/``, as plain data: documents by kustomization, and what a network policy
-lets through.
+"""The files of ``deploy/`` as plain data: documents by kustomization, and what a network policy
+permits.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def parsed(text: str) -> list[Document]:
-    """The documents of a YAML text."""
+    """Return the documents of a YAML text."""
     # The parser in C, which takes an eighth: every test process reads all of ``deploy/`` before its
     # first test.
     return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one is not None]
 
 
 def documents(file: Path) -> list[Document]:
-    """The documents of a YAML file."""
+    """Return the documents of a YAML file."""
     return parsed(file.read_text(encoding="utf-8"))
 
 
 def kustomizations() -> list[Path]:
-    """Every folder with a kustomization."""
+    """Return every folder with a kustomization."""
     return sorted(file.parent for file in DEPLOY.rglob("kustomization.yaml"))
 
 
 def resources(folder: Path) -> Iterator[Document]:
-    """What a kustomization brings along, before patches: its own resources and those of what it
+    """Return what a kustomization contains before patches: its own resources and those that it
     includes.
     """
     (own,) = documents(folder / "kustomization.yaml")
@@ -48,7 +48,7 @@ def resources(folder: Path) -> Iterator[Document]:
 
 
 def pod_of(document: Document) -> Document | None:
-    """The pod that a workload makes."""
+    """Return the pod that a workload creates."""
     if document["kind"] == "CronJob":
         return pod_of({"kind": "Job", "spec": document["spec"]["jobTemplate"]["spec"]})
     if document["kind"] in ("Deployment", "Job"):
@@ -58,7 +58,7 @@ def pod_of(document: Document) -> Document | None:
 
 
 def settings_of(file: Path) -> dict[str, str]:
-    """Names and values of an ``.env`` file as kustomize reads it."""
+    """Return names and values of an ``.env`` file as kustomize reads it."""
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
@@ -68,7 +68,7 @@ def settings_of(file: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Pod:
-    """One end of a connection that is a pod."""
+    """An end of a connection that is a pod."""
 
     namespace: str
     labels: Mapping[str, str]
@@ -86,9 +86,10 @@ End = Pod | str
 def allowed(
     policies: Sequence[Document], source: End, target: End, port: int, protocol: str = "TCP"
 ) -> bool:
-    """Whether these policies let a connection through, by the rules of networking.k8s.io/v1: no
-    policy that selects an end in a direction lets everything through there, and of those that do
-    one is enough."""
+    """Return whether these policies permit a connection, by the rules of networking.k8s.io/v1:
+    without a policy that selects an end in a direction, everything is permitted there, and
+    otherwise one of these policies is enough.
+    """
     out = not isinstance(source, Pod) or _lets(policies, source, target, "Egress", port, protocol)
     into = not isinstance(target, Pod) or _lets(policies, target, source, "Ingress", port, protocol)
     return out and into
@@ -150,7 +151,7 @@ def _within(block: Document, address: str) -> bool:
 
 
 def selects(selector: Document, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector fits; an empty one fits everything."""
+    """Return whether a label selector matches; an empty one matches everything."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     for one in selector.get("matchExpressions") or []:

@@ -24,8 +24,8 @@ class MySql(SqlServer):
 
 
 def _initialised(base: str) -> Path:
-    """A new server's data, made once on a machine, beside the program: making takes 4 s of
-    processor time.
+    """Return a new server's data, made once per machine and stored next to the program, because
+    this takes 4 s of processor time.
     """
     made = package.folder().with_name(f"{package.folder().name}-data")
     if not made.exists():
@@ -50,9 +50,8 @@ def _initialised(base: str) -> Path:
 
 @contextmanager
 def running_mysql(*options: str) -> Iterator[MySql]:
-    """Start a server, with further options, and end it.
-
-    Without MySQL the tests are skipped in words, and fail where ``CI`` is ``true``.
+    """Start a server, with further options, and end it. Without MySQL, the tests are skipped with a
+    message, and fail where ``CI`` is ``true``.
     """
     needs(package.installed(), MISSING)
     base, server = f"--basedir={package.folder()}", str(package.folder() / "bin" / "mysqld")

@@ -10,15 +10,15 @@ from tests.support import crawler_image, service_image
 
 
 def blob(archive: tarfile.TarFile, digest: str) -> IO[bytes]:
-    """The content with this digest."""
+    """Return the content with this digest."""
     file = archive.extractfile(f"blobs/{digest.replace(':', '/')}")
     assert file is not None
     return file
 
 
 def manifest_of(archive: tarfile.TarFile) -> tuple[Any, str]:
-    """The manifest of the only image of the archive, and the name under which containerd will know
-    it.
+    """Return the manifest of the archive's only image, and the name under which containerd will
+    know it.
     """
     index = archive.extractfile("index.json")
     assert index is not None
@@ -31,7 +31,9 @@ def manifest_of(archive: tarfile.TarFile) -> tuple[Any, str]:
 def assert_as_made(
     archive: tarfile.TarFile, manifest: Any, made: crawler_image.Recipe | service_image.Recipe
 ) -> None:
-    """The image has the user, the folder, the entry point and the environment of its Dockerfile."""
+    """Check that the image has the user, the folder, the entry point and the environment of its
+    Dockerfile.
+    """
     config = json.loads(blob(archive, manifest["config"]["digest"]).read())["config"]
     assert (config["User"], config["WorkingDir"], config["Entrypoint"]) == (
         made.user,

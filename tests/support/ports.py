@@ -1,4 +1,4 @@
-"""Ports of the loopback interface at which nobody answers."""
+"""Loopback ports on which nobody listens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def deaf_port() -> Iterator[int]:
-    """A port that refuses connections.
-
-    It is held meanwhile: one that was only given back may soon be another's.
+    """A port that refuses connections. It is reserved meanwhile, because a released one may soon be
+    somebody else's.
     """
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -1,6 +1,4 @@
-"""Pusher's HTTP API as it is documented, with its signatures and limits checked, and with
-faults.
-"""
+"""Pusher's documented HTTP API, which checks signatures and limits, with faults."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class Triggered:
 
 
 class PusherServer(FaultyServer):
-    """Takes what is signed right and fits, and remembers it."""
+    """Accepts and records correctly signed events that fit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +75,8 @@ def _error(status: int, text: str) -> Answer:
 
 
 def _unsigned(method: str, path: str, query: str, body: bytes) -> str | None:
-    """What is wrong with the signature, by "Generating authentication signatures" of Pusher's
-    reference.
+    """Return what is wrong with the signature, by "Generating authentication signatures" of
+    Pusher's reference.
     """
     params = dict(pair.split("=", 1) for pair in query.split("&") if "=" in pair)
     given = params.pop("auth_signature", "")
@@ -99,7 +97,7 @@ def _unsigned(method: str, path: str, query: str, body: bytes) -> str | None:
 
 @contextmanager
 def pusher_server() -> Iterator[PusherServer]:
-    """The server, running."""
+    """The running server."""
     server = PusherServer()
     with serving(server):
         yield server

@@ -1,5 +1,5 @@
-"""A receiver of webhooks: verifies each delivery with the public library, remembers it, and can be
-told to fail.
+"""A receiver of webhooks: verifies each delivery with the public library, records it, and can fail
+on request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENVIRONMENT = {"CRAWL_HOOK": SECRET, "CRAWL_HOOK_NEXT": OTHER}
 
 
 class Receiver(FaultyServer):
-    """What it took, in order: the documents, as verified with ``secret``."""
+    """Records the documents that it accepted, in order, verified with ``secret``."""
 
     def __init__(self, secret: str = SECRET) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Receiver(FaultyServer):
         return self.answer
 
     def seqs(self, subject: str | None = None) -> list[int]:
-        """Numbers of the events that it took."""
+        """Return the numbers of the events that it accepted."""
         return [
             int(str(one["sequence"])) for one in self.taken if subject in (None, one["subject"])
         ]

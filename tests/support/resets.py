@@ -11,8 +11,8 @@ from temporalio.client import Client
 
 
 async def reset(client: Client, workflow_id: str, task: int) -> str:
-    """Go back to before this workflow task of the last execution was completed; the id of the new
-    execution.
+    """Reset to the state before this workflow task of the last execution was completed. Returns the
+    id of the new execution.
     """
     events = (await client.get_workflow_handle(workflow_id).fetch_history()).events
     done = [

@@ -1,5 +1,5 @@
-"""One line of the resume table, played in the testbed: the former attempt, what happens
-meanwhile, the resume.
+"""One line of the resume table in the testbed: the previous attempt, what happens meanwhile, the
+resume.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ NO_ROOM = Behaviour(deployed="deferred", deploy_reason="no room")
 
 
 class Forward:
-    """The clock of the store, the cluster and the activities.
-
-    Each workflow has a virtual time of its own; this one never goes back when a later workflow
-    begins."""
+    """The clock of the store, the cluster and the activities. Each workflow has its own virtual
+    time; this clock never goes back when a later workflow begins.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,15 +49,13 @@ class Forward:
             return self._last
 
     def begin_anew(self) -> None:
-        """The next run has nothing to do with the ones before."""
+        """Begin again: the next run is independent of the earlier ones."""
         with self._lock:
             self._last = None
 
 
 class Gate:
-    """Stands before a method; whoever comes through waits inside, and goes on (or fails) when it is
-    opened.
-    """
+    """Wraps a method: calls wait inside, and continue (or fail) when it is opened."""
 
     def __init__(
         self, owner: Any, method: str, *, after: bool = False, error: Exception | None = None
@@ -79,17 +76,15 @@ class Gate:
         return answer if self._after else self._real(*args, **more)
 
     def open(self) -> None:
-        """Let everybody through, from now on."""
+        """Let all calls through from now on."""
         setattr(self._owner, self._method, self._real)
         self._open.set()
 
 
 @dataclass
 class Drill:
-    """One cell.
-
-    ``play`` does everything and proves the expected end; ``run`` is the number that its run will
-    get.
+    """One cell. ``play`` does everything and checks the expected end; ``run`` is the number that
+    its run will get.
     """
 
     testbed: WorkflowHarness
@@ -106,11 +101,11 @@ class Drill:
 
     @property
     def rest(self) -> int:
-        """The index of the task that is still there."""
+        """Return the index of the task that still exists."""
         return 1 if self.multi else 0
 
     async def play(self) -> None:
-        """Former attempt, meanwhile, resume, proof."""
+        """Play the previous attempt, what happens meanwhile, the resume, and the checks."""
         try:
             await FORMER[self.cell.former](self)
             if self.cell.left != "a live run":
@@ -127,8 +122,9 @@ class Drill:
     def behave(
         self, *, rest: Behaviour = STAYS, third: Behaviour = BAD, last: Behaviour = NO_ROOM
     ) -> None:
-        """How tasks of the former attempt behave, also in a call of it that comes late; those that
-        the resume starts stay until they are ended."""
+        """Set how tasks of the previous attempt behave, including those of a late call; tasks of
+        the resume stay until they are ended.
+        """
         own = (GOOD, rest, third, last) if self.multi else (rest,)
 
         def behaviour(run: int, index: int, attempt: int) -> Behaviour:
@@ -208,8 +204,8 @@ class Drill:
     async def _end_all(
         self, handles: list[WorkflowHandle[Any, Any]], answers: list[asyncio.Task[Any]]
     ) -> None:
-        """End what executes, once the resume has polled and a second one was told; under a stop
-        that does it.
+        """End what executes, once the resume has polled and the second one has its answer; a stop
+        does this by itself.
         """
         if len(answers) > 1:
             await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
@@ -237,7 +233,7 @@ class Drill:
         }
 
     def deployed(self) -> tuple[tuple[int, ...], ...]:
-        """The cluster's own ledger: under which attempts each task came to be."""
+        """Return the cluster's own record: the attempts with which each task was created."""
         made = sorted(
             (index, attempt)
             for run, index, attempt in self.testbed.cluster.phases()
@@ -287,7 +283,7 @@ class Drill:
         ]
 
     async def _prove_refused(self) -> None:
-        """Nothing was written, and a run that is live ends as it would have."""
+        """Check that nothing was written, and that a live run ends as it would have."""
         assert self.testbed.store.runs.get_run(self.run).attempt == 1
         assert self.deployed() == self.cell.deployed
         if self.cell.left != "a live run":
@@ -305,7 +301,7 @@ class Drill:
 
 
 async def _answer(handle: WorkflowHandle[Any, RunResult]) -> RunResult | str:
-    """The result, or the type of the error with which the workflow failed at once."""
+    """Return the result, or the type of the error with which the workflow failed at once."""
     try:
         return await handle.result()
     except WorkflowFailureError as error:

@@ -1,8 +1,7 @@
-"""The tables of ``resuming.md`` beside it, read as cells: what the table says is what is tested.
-
-``cells()`` is the whole cross product: each former attempt, with everything that may happen
-meanwhile, in both shapes, resumed once and twice at once. It raises ``ValueError``, naming line or
-cell, when the page cannot be read that way.
+"""The tables of ``resuming.md`` in this folder as cells, so that the tests cover what the table
+says. ``cells()`` is the whole cross product: each previous attempt, with everything that may happen
+meanwhile, in both shapes, resumed once and twice at once. It raises ``ValueError`` with line or
+cell if the page cannot be read like that.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ENDS = "left", "meanwhile", "answer", *SHAPES, "corrections"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One situation and what must come of it."""
+    """One situation and its expected result."""
 
     former: str
     left: str
@@ -50,7 +49,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """A name for tests."""
+        """Return a name for tests."""
         return "-".join(
             re.sub(r"\W+", "_", part)
             for part in (self.former, self.meanwhile, self.shape, self.way)
@@ -58,7 +57,7 @@ class Cell:
 
 
 def tables(text: str) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
-    """Every table of a page, by its headings."""
+    """Return every table of a page, by its headings."""
     found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     rows: list[tuple[str, ...]] | None = None
     lines = text.splitlines()
@@ -76,7 +75,7 @@ def tables(text: str) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def _end(text: str, tasks: int) -> tuple[str | None, str | None, tuple[tuple[int, ...], ...]]:
-    """``COMPLETED / finished: 1, 1+2`` as status, outcome and attempts of each task."""
+    """Parse ``COMPLETED / finished: 1, 1+2`` as status, outcome and attempts of each task."""
     end, colon, attempts = text.partition(": ")
     deployed = tuple(
         () if part.strip() == "–" else tuple(int(one) for one in part.strip().split("+"))
@@ -90,7 +89,7 @@ def _end(text: str, tasks: int) -> tuple[str | None, str | None, tuple[tuple[int
 
 @cache
 def cells() -> tuple[Cell, ...]:
-    """The whole table. Raises ``ValueError``."""
+    """Return the whole table. Raises ``ValueError``."""
     found = tables(PAGE.read_text())
     for headings in (_FORMER, _MEANWHILE, _ENDS):
         if not found.get(headings):
@@ -142,7 +141,7 @@ def _cell(
 
 
 def _kinds(text: str, shape: str) -> frozenset[str]:
-    """``killed``, ``none``, or ``killed; multi-process: vanished``."""
+    """Parse ``killed``, ``none``, or ``killed; multi-process: vanished``."""
     usual, _, multi = text.partition("; multi-process: ")
     chosen = multi if multi and shape == SHAPES[1] else usual
     return frozenset() if chosen == "none" else frozenset(chosen.split(", "))
@@ -150,14 +149,14 @@ def _kinds(text: str, shape: str) -> frozenset[str]:
 
 @cache
 def sampled() -> frozenset[Cell]:
-    """A set of cells that together meet everything a cell ``meets``; always the same."""
+    """Return a set of cells that together cover everything a cell ``meets``; always the same."""
     return frozenset(covering(sorted(cells(), key=lambda cell: cell.id), meets))
 
 
 @cache
 def few() -> frozenset[Cell]:
-    """The few of them with everything that is left, each thing that happens meanwhile, and each
-    shape in each way.
+    """Return the few cells with everything that is left, each event meanwhile, and each shape in
+    each way.
     """
     few = covering(
         sorted(sampled(), key=lambda cell: cell.id),
@@ -167,11 +166,9 @@ def few() -> frozenset[Cell]:
 
 
 def meets(cell: Cell) -> frozenset[Met]:
-    """What another cell may meet in its place.
-
-    A resume reads what is left and not how it came to be, so former attempts that leave the same
-    meet together what happens meanwhile. Where nothing of them executes any more, only a wiped
-    cluster is different from nothing.
+    """Return what another cell may cover in its place. A resume reads what is left and not how it
+    arose, so previous attempts that leave the same share the events meanwhile. If nothing of them
+    is executing, only a wiped cluster differs from none.
     """
     met: set[Met] = {
         ("former", cell.former),
@@ -188,7 +185,7 @@ def meets(cell: Cell) -> frozenset[Met]:
 
 @cache
 def executing() -> frozenset[str]:
-    """What is left where the table has a line for each thing that may happen meanwhile."""
+    """Return what is left where the table has a line for each event meanwhile."""
     return frozenset(
         left for left, meanwhile, *_ in tables(PAGE.read_text())[_ENDS] if meanwhile != ANY
     )

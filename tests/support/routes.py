@@ -1,4 +1,4 @@
-"""Applications that are built again and again, for each test, share what is made of each route."""
+"""Applications that are built for each test share what is made of each route."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ READ = fields(Dependant)
 
 
 def make_routes_cheap() -> None:
-    """Routes that are added from now on copy what was made of the same function before: models,
-    parameters, patterns. They make their handler when a request comes first: a test asks few of
-    120.
-
-    Each test has an application of its own, whose routes are closures over its own parts. What
-    FastAPI reads from them is the same each time, and takes 30 ms of processor time.
+    """Let routes that are added from now on copy what was made of the same function before: models,
+    parameters, patterns. They make their handler at the first request, because a test calls few of
+    120. Each test has its own application, whose routes are closures over its own parts. What
+    FastAPI reads from them is always the same, and takes 30 ms of processor time.
     """
     add = routing.APIRouter.add_api_route
     if hasattr(add, "__wrapped__"):

@@ -1,4 +1,4 @@
-"""Runs as a cluster knows them, for tests without a database that gives uids."""
+"""Runs as a cluster knows them, for tests without a database that assigns uids."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from crawler_lifecycle.domain.run_ref import RunRef
 
 
 def run_ref(run_id: int) -> RunRef:
-    """The one run of this number, with an uid that can be told from its number."""
+    """Return the only run with this number, with a uid that is derived from it."""
     return RunRef(run_id, f"{run_id:032x}")

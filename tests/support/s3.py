@@ -1,5 +1,5 @@
-"""S3 over HTTP twice: rclone's server with real files on disk, and moto's; both with buckets that a
-test may have.
+"""Two S3 servers over HTTP: rclone's with real files on disk, and moto's; both with buckets for
+tests.
 """
 
 from __future__ import annotations
@@ -46,18 +46,15 @@ _LOADER = botocore.loaders.create_loader()
 
 @dataclass
 class S3Server:
-    """A running server.
-
-    Buckets are made through S3, because rclone remembers what lies in a folder.
-    """
+    """A running server. Buckets are made through S3, because rclone caches what is in a folder."""
 
     kind: str
     url: str
 
     @cached_property
     def client(self) -> Any:
-        """A client that goes straight to the server, whatever the test does to the way of the
-        adapter.
+        """Return a client that connects directly to the server, whatever the test does to the
+        adapter's connection.
         """
         return session().client(
             "s3",
@@ -71,14 +68,14 @@ class S3Server:
         )
 
     def bucket(self) -> Bucket:
-        """A new, empty bucket."""
+        """Make a new, empty bucket."""
         bucket = Bucket(self, f"bucket-{next(_NAMES)}")
         bucket.client.create_bucket(Bucket=bucket.name)
         return bucket
 
 
 class Bucket:
-    """What lies in a bucket, seen past the adapter."""
+    """The contents of a bucket, read without the adapter."""
 
     def __init__(self, server: S3Server, name: str) -> None:
         self.server = server
@@ -90,7 +87,7 @@ class Bucket:
         return sorted(entry["Key"] for entry in answer.get("Contents", ()))
 
     def unfinished(self) -> list[str]:
-        """Keys of the uploads that were begun and neither completed nor aborted."""
+        """Return the keys of uploads that were begun and neither completed nor aborted."""
         try:
             answer = self.client.list_multipart_uploads(Bucket=self.name)
         except ClientError as error:
@@ -106,7 +103,7 @@ class Bucket:
 
 
 def aws_environment(url: str) -> dict[str, str]:
-    """The variables by which the adapter finds a server, and nothing of this machine."""
+    """Return the variables by which the adapter finds a server, and nothing of this machine."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -119,9 +116,7 @@ def aws_environment(url: str) -> dict[str, str]:
 
 
 def use_aws(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Point the adapter's boto3 to a server, and let it read its descriptions of AWS once and not
-    for each client.
-    """
+    """Point the adapter's boto3 to a server, and let it read its service descriptions only once."""
     for name in _FOREIGN:
         monkeypatch.delenv(name, raising=False)
     for name, value in aws_environment(url).items():
@@ -130,8 +125,8 @@ def use_aws(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def session() -> boto3.session.Session:
-    """One that shares what boto3 has read of its services with every other: reading it is most of a
-    client's cost.
+    """Return a session that shares boto3's service descriptions with all others, because reading
+    them is most of a client's cost.
     """
     core = botocore.session.get_session()
     core.register_component("data_loader", _LOADER)
@@ -140,7 +135,7 @@ def session() -> boto3.session.Session:
 
 @contextmanager
 def rclone_s3(*options: str, host: str = "127.0.0.1") -> Iterator[S3Server]:
-    """`rclone serve s3` over a folder of its own; ended by its own process id."""
+    """Run `rclone serve s3` with its own folder; end it by its process id."""
     with tempfile.TemporaryDirectory(prefix="rclone-s3-") as name:
         folder = Path(name)
         (folder / "data").mkdir()
@@ -160,7 +155,7 @@ def rclone_s3(*options: str, host: str = "127.0.0.1") -> Iterator[S3Server]:
 
 
 def rclone_command(folder: Path, *options: str, host: str = "127.0.0.1") -> Sequence[str]:
-    """The command line of a server over a folder, on a free port that it writes into its log."""
+    """Return the command line of a server for a folder, on a free port that it writes into its log."""
     keys = f"{ACCESS_KEY},{SECRET_KEY}"
     return [
         *(str(RCLONE), "serve", "s3", "--addr", f"{host}:0", "--auth-key", keys),

@@ -1,6 +1,4 @@
-"""A proxy between an S3 client and server that spoils what it is told to spoil, or what a seed
-makes it spoil.
-"""
+"""A proxy between an S3 client and server that causes faults on request, or at random from a seed."""
 
 from __future__ import annotations
 
@@ -57,11 +55,11 @@ class FaultProxy:
         self._lock = threading.Lock()
 
     def seeded(self, seed: int, share: float, kinds: Sequence[str] = KINDS) -> None:
-        """From now on spoil this share of all requests, in ways that the seed decides."""
+        """From now on, cause faults in this share of all requests, in ways that the seed decides."""
         self._random, self._share, self._kinds = random.Random(seed), share, kinds
 
     def calm(self) -> None:
-        """Spoil nothing any more."""
+        """Cause no more faults."""
         self._random, self.faults = None, []
 
     def choose(self, operation: str) -> Fault | None:
@@ -82,7 +80,7 @@ class FaultProxy:
 
 
 def operation_of(method: str, target: str) -> str:
-    """S3's name of what a request asks for."""
+    """Return S3's name for the requested operation."""
     query = parse_qs(urlsplit(target).query, keep_blank_values=True)
     of_object = urlsplit(target).path.strip("/").count("/") > 0
     if "uploadId" in query:
@@ -190,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[:sent])
 
     def _break(self) -> None:
-        """Reset, not end: so that the client sees a broken connection at once."""
+        """Reset the connection instead of ending it, so that the client notices at once."""
         self.close_connection = True
         self.wfile.flush()
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -203,7 +201,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is what these tests are about."""
+        """Ignore the error: clients that disconnect are what these tests are about."""
 
 
 def error_document(code: str) -> bytes:
@@ -217,7 +215,7 @@ def _spoiled(text: bytes) -> bytes:
 
 @contextmanager
 def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
-    """A proxy on a free port of the loopback interface."""
+    """A proxy on a free loopback port."""
     proxy = FaultProxy(upstream)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     with _Server(("127.0.0.1", 0), handler) as server:

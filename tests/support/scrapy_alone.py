@@ -8,10 +8,8 @@ from pathlib import Path
 
 
 def without_pydantic(folder: Path) -> str:
-    """For ``PYTHONPATH``: pydantic is not installed there, as in the image.
-
-    Where it is, Scrapy's item adapter imports it twice, which takes a sixth of the imports of a
-    crawl.
+    """Return a folder for ``PYTHONPATH`` that hides pydantic, as in the image. Otherwise Scrapy's
+    item adapter imports it twice, which takes a sixth of a crawl's imports.
     """
     hidden = folder / "hidden"
     hidden.mkdir(exist_ok=True)

@@ -1,7 +1,6 @@
-"""Which databases a test runs on, and one server of each kind for all tests of a process.
-
+"""The databases that a test runs on, and one server of each kind for all tests of a process.
 ``DATABASES`` and ``SERVERS`` are for ``params``; a test with such a value gets the marker
-``servers`` by itself.
+``servers`` automatically.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ EXPLAINED = ("sqlite", "mariadb", pytest.param("mysql", marks=pytest.mark.slow))
 
 
 def each_on_sqlite(values: Iterable[Any], on_servers: Iterable[Any]) -> pytest.MarkDecorator:
-    """For what our own code decides by ``value``, beyond what it asks a database: each of them on
-    SQLite, and on the servers those that make another statement."""
+    """Parametrize what our own code decides by ``value``: every value on SQLite, and on the servers
+    only those that cause another statement.
+    """
     every, few = list(values), list(on_servers)
     pairs = [(kind, value) for kind in DATABASES for value in (every if kind == "sqlite" else few)]
     return pytest.mark.parametrize(("store_url", "value"), pairs, indirect=["store_url"])
@@ -39,21 +39,21 @@ _open = ExitStack()
 
 
 def running_server(kind: str, *options: str) -> AbstractContextManager[SqlServer]:
-    """A server of one's own, with further options, that may be killed."""
+    """Start a separate server, with further options, that may be killed."""
     return {"mariadb": running_mariadb, "mysql": running_mysql}[kind](*options)
 
 
 @functools.cache
 def shared_server(kind: str) -> SqlServer:
-    """The server of this process, started for its first test and ended with the process."""
+    """Return the server of this process, started for its first test and ended with the process."""
     atexit.register(_open.close)
     return _open.enter_context(running_server(kind))
 
 
 @contextmanager
 def empty_database(kind: str, file: Path) -> Iterator[str]:
-    """The URL of a database without tables: ``file`` for SQLite, or one on the shared server,
-    dropped afterwards.
+    """Return the URL of a database without tables: ``file`` for SQLite, or one on the shared
+    server, dropped afterwards.
     """
     if kind == "sqlite":
         yield f"sqlite:///{file}"
@@ -64,7 +64,7 @@ def empty_database(kind: str, file: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> MariaDb:
-    """MariaDB alone, for what other servers would show no other way."""
+    """Only MariaDB, for what other servers would show in the same way."""
     found = shared_server("mariadb")
     assert isinstance(found, MariaDb)
     return found

@@ -79,7 +79,7 @@ class Recipe:
 
 
 def recipe(found: Sequence[tuple[str, str]] | None = None, build_id: str = BUILD_ID) -> Recipe:
-    """What the Dockerfile says. Raises ``ValueError`` for anything that is not understood here."""
+    """Return what the Dockerfile says. Raises ``ValueError`` for an unknown instruction."""
     found = steps(ROOT / "Dockerfile") if found is None else found
     first, last = (n for n, (name, _) in enumerate(found) if name == "FROM")
     given = tuple((name, " ".join(rest.split())) for name, rest in found[first + 1 : last])
@@ -129,7 +129,7 @@ def _filled(value: str, arguments: dict[str, str]) -> str:
 
 
 def packages() -> Path:
-    """Every package of the lock, compiled: made once for each interpreter and lock, and kept."""
+    """Return every package of the lock, compiled once for each interpreter and lock, and cached."""
     parts = (images.python_key(), LOCK.read_text(), Path(__file__).read_text())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
     kept = binaries.cache_root() / "images" / f"service-packages-{key}"
@@ -157,7 +157,7 @@ def packages() -> Path:
 
 
 def compiled(folder: Path, jobs: int = 0) -> None:
-    """As the Dockerfile compiles ``lib``; what is compiled names the place in the image."""
+    """Compile as the Dockerfile compiles ``lib``; compiled files name their path in the image."""
     options = [
         "-q",
         "-j",
@@ -173,12 +173,12 @@ def compiled(folder: Path, jobs: int = 0) -> None:
 
 
 def site_packages() -> str:
-    """Where packages lie in the image."""
+    """Return where packages are in the image."""
     return f"{VENV}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
 def wheel(folder: Path) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (made,) = folder.glob("*.whl")
@@ -186,7 +186,7 @@ def wheel(folder: Path) -> Path:
 
 
 def environment(venv: Path) -> None:
-    """What ``python -m venv`` leaves when pip is gone, links included."""
+    """Return what ``python -m venv`` leaves when pip is removed, links included."""
     (venv / "bin").mkdir(parents=True)
     base = Path("/usr/local/bin")
     (venv / "pyvenv.cfg").write_text(f"home = {base}\ninclude-system-site-packages = false\n")
@@ -195,7 +195,7 @@ def environment(venv: Path) -> None:
 
 
 def unpacked(own: Path, venv: Path, site: Path) -> None:
-    """What pip makes of a wheel without data files: the package, and its commands."""
+    """Return what pip makes of a wheel without data files: the package and its commands."""
     with zipfile.ZipFile(own) as archive:
         archive.extractall(site)
     (entry_points,) = site.glob("crawler_lifecycle-*.dist-info/entry_points.txt")
@@ -213,7 +213,7 @@ def unpacked(own: Path, venv: Path, site: Path) -> None:
 
 
 def assemble(path: Path, reference: str = REFERENCE, build_id: str = BUILD_ID) -> Path:
-    """Write the archive; with ``CRAWL_IMAGES`` it is the one that ``make image`` built there."""
+    """Write the archive; with ``CRAWL_IMAGES``, it is the one that ``make image`` built there."""
     if built := os.environ.get("CRAWL_IMAGES"):
         return renamed(Path(built, "crawler-lifecycle.oci.tar"), path, reference)
     made = recipe(build_id=build_id)

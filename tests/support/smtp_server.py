@@ -1,5 +1,5 @@
-"""A small mail server: keeps what it took, asks for TLS and a password if it is told to, and can
-refuse and hang.
+"""A small mail server: stores what it accepted, can require TLS and a password, and can refuse and
+hang.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from email.message import EmailMessage
 
 
 class MailServer:
-    """``refuses``: recipient -> the answer to it.
-
-    ``says``: command -> the answer in place of the usual one.
+    """``refuses`` maps recipients to responses, ``says`` maps commands to other responses than the
+    usual ones.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,7 @@ class MailServer:
 
 @contextmanager
 def mail_server(tls: ssl.SSLContext | None = None) -> Iterator[MailServer]:
-    """The server on a free port of the loopback interface. With ``tls`` it offers STARTTLS."""
+    """The server on a free loopback port. With ``tls``, it offers STARTTLS."""
     state = MailServer()
 
     class Handler(socketserver.StreamRequestHandler):
@@ -100,7 +99,7 @@ def mail_server(tls: ssl.SSLContext | None = None) -> Iterator[MailServer]:
         allow_reuse_address = daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """A client that goes away is what these tests are about."""
+            """Ignore the error: clients that disconnect are what these tests are about."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         state.port = server.server_address[1]

@@ -1,6 +1,4 @@
-"""A private database server for tests: on loopback, in a folder of its own, ended by its own
-process id.
-"""
+"""A private database server for tests: on loopback, in its own folder, ended by its own process id."""
 
 from __future__ import annotations
 
@@ -38,12 +36,12 @@ class SqlServer:
     names: Iterator[int] = field(default_factory=itertools.count)
 
     def kill(self) -> None:
-        """End the server as a crash would."""
+        """End the server like a crash."""
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """Start it again on the same port and data, and wait until it answers."""
+        """Start it again on the same port and data, and wait until it responds."""
         # It says nothing to anybody: the pipe of the first start may be gone.
         self.process = subprocess.Popen(
             self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -72,7 +70,7 @@ class SqlServer:
             connection.close()
 
     def transactions(self, where: str = "TRUE") -> bool:
-        """Whether a transaction is open, as the server sees it now."""
+        """Return whether a transaction is open, as the server sees it now."""
         time.sleep(0.15)  # InnoDB renews this table only when nobody has read it for 0.1 s
         return self.execute(
             f"SELECT COUNT(*) FROM information_schema.innodb_trx WHERE {where}"
@@ -83,7 +81,7 @@ class SqlServer:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """The URL of a new database, dropped afterwards."""
+        """Return the URL of a new database, dropped afterwards."""
         name = f"test_{next(self.names)}"
         self.execute(f"CREATE DATABASE {name}")
         try:
@@ -93,7 +91,7 @@ class SqlServer:
 
 
 def denied(cursor: pymysql.cursors.Cursor, statement: str) -> bool:
-    """Whether the cursor's user has no right to this statement."""
+    """Return whether the cursor's user has no right to execute this statement."""
     try:
         cursor.execute(statement)
     except pymysql.err.MySQLError as error:
@@ -105,7 +103,7 @@ Server = TypeVar("Server", bound=SqlServer)
 
 
 def needs(found: bool, missing: str) -> None:
-    """Skip in these words what needs a program that is not there; fail where ``CI`` is ``true``."""
+    """Skip tests that need a missing program, with this message; fail where ``CI`` is ``true``."""
     if found:
         return
     if os.environ.get("CI") == "true":
@@ -114,13 +112,13 @@ def needs(found: bool, missing: str) -> None:
 
 
 def as_root() -> list[str]:
-    """The option without which a server refuses to be root's."""
+    """Return the option without which a server refuses to run as root."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
 @contextmanager
 def data_folder(prefix: str) -> Iterator[Path]:
-    """A folder for a server, removed afterwards."""
+    """Return a folder for a server, removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
@@ -129,7 +127,9 @@ def data_folder(prefix: str) -> Iterator[Path]:
 
 
 def install(command: Sequence[str], folder: Path) -> None:
-    """Run the command that makes a server's own tables, with the temporary ones in ``folder``."""
+    """Execute the command that creates a server's own tables, with the temporary ones in
+    ``folder``.
+    """
     done = subprocess.run(
         command,
         capture_output=True,
@@ -198,8 +198,8 @@ def _started(kind: type[Server], program: str, folder: Path, options: list[str])
 
 
 def _free_port() -> int:
-    """A port that nobody has, below those that the kernel gives to connections: a restart finds it
-    free again.
+    """Return an unused port below those that the kernel assigns to connections, so that it is still
+    free at a restart.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     low, high = PORTS[0], min(PORTS[1], first)
@@ -212,7 +212,7 @@ def _free_port() -> int:
 
 
 def _answers(server: SqlServer) -> bool:
-    """Wait until this very server answers; ``False`` when it has ended or does not come."""
+    """Wait until this server responds; ``False`` if it has ended or does not start."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while server.process.poll() is None and time.monotonic() < deadline:
         with suppress(pymysql.err.OperationalError):

@@ -1,9 +1,7 @@
-"""One cell of the stop matrix, played in the testbed: bring a run to its phase, break something,
-stop it, poll.
-
-The run's clock is the wall's until its stop is sent, so that a phase stays what it is for as long
-as that takes; from then on its time is skipped. What is down comes back a minute of the run's own
-time after the stop.
+"""One cell of the stop matrix in the testbed: bring a run to its phase, break something, stop it,
+poll. The run uses real time until its stop is sent, so that a phase lasts as long as needed; from
+then on, its time is skipped. A broken dependency works again a minute of the run's own time after
+the stop.
 """
 
 from __future__ import annotations
@@ -81,9 +79,7 @@ DIED = "the worker died"
 
 
 class Gate:
-    """Holds every call that comes to it until it is opened; ``after`` lets the calls have their
-    effect first.
-    """
+    """Holds every call until it is opened; with ``after``, calls have their effect first."""
 
     def __init__(self, part: str, method: str, after: bool) -> None:
         self.place, self.after = (part, method), after
@@ -119,7 +115,7 @@ class Trial:
     problems: list[str] = field(default_factory=list)
 
     def call(self, part: str, method: str, real: Callable[[], Any]) -> Any:
-        """One call of an activity to the outside on behalf of this run."""
+        """Make one call of an activity to the outside for this run."""
         before = [gate for gate in self.gates if not gate.after]
         for gate in before:
             gate.hold(part, method)
@@ -147,14 +143,14 @@ class Trial:
         return self.down
 
     def die(self) -> None:
-        """Nothing that is done for it answers any more, and nothing is held."""
+        """Let none of its calls return any more, and hold nothing."""
         self.dead = True
         for gate in self.gates:
             gate.open()
 
     def go_on(self, *methods: str) -> None:
-        """The stop is sent: what is down comes back in a minute, and the calls (all, or these) are
-        held no longer.
+        """The stop was sent: broken dependencies work again in a minute, and the calls (all, or
+        these) are released.
         """
         self.released = True
         for gate in self.gates:
@@ -163,7 +159,7 @@ class Trial:
 
 
 class Meddled:
-    """A part of the harness whose calls on behalf of a trial go through ``Trial.call``."""
+    """A part of the harness whose calls for a trial go through ``Trial.call``."""
 
     def __init__(self, part: str, inner: Any, harness: Harness) -> None:
         self._part, self._inner, self._harness = part, inner, harness
@@ -233,7 +229,7 @@ class Harness:
         )
 
     def trial_of(self, method: str, args: tuple[Any, ...]) -> Trial | None:
-        """Whose call this is."""
+        """Return the trial to which this call belongs."""
         if method == "create_run":
             return self._by_workflow[args[2].workflow_id]
         if method == "store":
@@ -247,7 +243,7 @@ class Harness:
         )
 
     def began(self, trial: Trial, run_id: int) -> None:
-        """The trial's run has its row."""
+        """Return whether the trial's run has its row."""
         trial.run_id = run_id
         self._by_run[run_id] = trial
         if trial.cell.phase.startswith("after the verdict"):
@@ -255,7 +251,9 @@ class Harness:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Workers of every role, with threads for all that is held at once; they die at the end."""
+        """Workers of every role, with threads for everything that is held at once; they die at the
+        end.
+        """
         for trial in self.trials:
             trial.dead = False
         async with AsyncExitStack() as stack:
@@ -271,9 +269,7 @@ class Harness:
                 self._skipping.clear()
 
     async def give_up(self, trial: Trial) -> None:
-        """A trial that has trouble leaves nothing behind: no held thread, no waiting update, no
-        open workflow.
-        """
+        """Clean up after a failed trial: no held thread, no waiting update, no open workflow."""
         trial.die()
         if trial.adding is not None:
             trial.adding.cancel()
@@ -341,7 +337,7 @@ class Harness:
         return request
 
     async def _reserve(self, trial: Trial) -> None:
-        """As the gateway starts a run: its row first, then its workflow."""
+        """Start a run as the gateway does: its row first, then its workflow."""
         request = RunRequest(crawler="books")
         row, _ = await asyncio.to_thread(self.store.initiation.reserve_run, request, trial.cell.id)
         self.began(trial, row.run_id)
@@ -377,7 +373,7 @@ class Harness:
     # --- the stop
 
     async def stop(self, trial: Trial) -> None:
-        """Break what the cell wants broken, then send the stop in the cell's way."""
+        """Break what the cell requires, then send the stop in the cell's way."""
         cell = trial.cell
         trial.down = cell.state in DOWN
         if cell.gateway:
@@ -427,7 +423,7 @@ class Harness:
             await self._seen(trial)
 
     async def _sent(self, trial: Trial, call: Any) -> None:
-        """Temporal takes the stop; only of a workflow that has closed it says so."""
+        """Return whether Temporal accepts the stop, which it refuses only for a closed workflow."""
         try:
             await call
         except RPCError as error:
@@ -438,7 +434,7 @@ class Harness:
             trial.problems.append("Temporal acknowledged the stop of a closed workflow")
 
     async def _seen(self, trial: Trial) -> None:
-        """What was acknowledged is shown."""
+        """Check that what was acknowledged is shown."""
         if trial.cell.phase not in ("before the first workflow task", "ended"):
             late = trial.cell.phase.startswith("after the verdict")
             await self._where(trial, lambda s: TOO_LATE in s.notes if late else s.stop is not None)
@@ -466,7 +462,7 @@ class Harness:
             trial.problems.append("a task was added under a stop")
 
     async def _stop_through_gateway(self, trial: Trial) -> None:
-        """``POST …/stop`` in a gateway that shares the database with the dead workers."""
+        """Call ``POST …/stop`` in a gateway that shares the database with the dead workers."""
         trial.dead = False
         commands = Commands(
             self.testbed.parts.store.initiation,
@@ -495,7 +491,7 @@ class Harness:
     # --- the end
 
     async def finish(self, trial: Trial) -> None:
-        """Let the run go on in virtual time, and compare its end with the cell."""
+        """Let the run continue in virtual time, and compare its end with the cell."""
         assert trial.handle is not None
         if trial.cell.phase == "in completion, before the verdict" and not trial.cell.gateway:
             # The verdict that is under way waits until the stop is on record; after that it is no
@@ -523,7 +519,7 @@ class Harness:
         trial.problems += await asyncio.to_thread(self._differences, trial, result)
 
     def _differences(self, trial: Trial, result: RunResult) -> list[str]:
-        """What is not as the table says, in words."""
+        """Return differences from the table, in words."""
         cell, run_id = trial.cell, trial.run_id
         row = self.store.runs.get_run(run_id)
         logged = self.store.runs.cancellations(run_id)
@@ -579,7 +575,7 @@ class Harness:
 
 
 async def play(harness: Harness) -> list[str]:
-    """All trials at once; what is not as the table says, each line with its cell."""
+    """Play all trials at once. Returns differences from the table, each with its cell."""
     try:
         await _play(harness)
     except asyncio.CancelledError:
@@ -611,8 +607,8 @@ async def _play(harness: Harness) -> None:
 
 
 async def _each(harness: Harness, step: Callable[[Trial], Any], trials: Sequence[Trial]) -> None:
-    """A step of every trial that has no trouble yet; one that gets into trouble is given up,
-    alone.
+    """Do a step of every trial that has no error yet; a trial with an error is abandoned, and no
+    other.
     """
     await asyncio.gather(*(_one(harness, step, trial) for trial in trials if not trial.problems))
 

@@ -1,9 +1,8 @@
-"""The table of expected ends in ``stopping.md`` beside it, read as cells: what the table says is
-what is tested.
-
-``cells()`` is the whole cross product of phases, kinds and states; ``covering()`` is the sample for
-the testbed, and ``pairwise(n)`` one with as many different pairs of values as ``n`` cells can
-have. They raise ``ValueError``, naming line or cell, when the page cannot be read that way.
+"""The table of expected ends in ``stopping.md`` in this folder as cells, so that the tests cover
+what the table says. ``cells()`` is the whole cross product of phases, kinds and states;
+``covering()`` is the sample for the testbed, and ``pairwise(n)`` one with as many different pairs
+of values as ``n`` cells can have. They raise ``ValueError`` with line or cell if the page cannot be
+read like that.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _KINDS = "kind", "what is sent", "group"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One situation and what must come of it."""
+    """One situation and its expected result."""
 
     phase: str
     kind: str
@@ -78,48 +77,47 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """A name for tests, files and workflows."""
+        """Return a name for tests, files and workflows."""
         return "-".join(
             re.sub(r"\W+", "_", part).strip("_") for part in (self.phase, self.kind, self.state)
         )
 
     @property
     def gateway(self) -> bool:
-        """Whether the stop comes through the gateway, while no worker is up."""
+        """Return whether the stop comes through the gateway, while no worker is running."""
         return "gateway" in self.kind
 
     @property
     def late(self) -> bool:
-        """Whether the run had its verdict before the stop."""
+        """Return whether the run had its verdict before the stop."""
         return self.phase in PHASES[-2:]
 
     @property
     def refused(self) -> bool:
-        """Whether the gateway must not promise anything: it cannot write the stop down."""
+        """Return whether the gateway must not acknowledge the stop, because it cannot record it."""
         return self.gateway and self.state == "database down"
 
 
 def cells() -> list[Cell]:
-    """Every cell of the cross product, in the order of phases, kinds and states; each by exactly
-    one line.
+    """Return every cell of the cross product, in the order of phases, kinds and states; exactly one
+    line covers each.
     """
     return list(_cells())
 
 
 def covering() -> list[Cell]:
-    """One cell for each phase in each state: every kind meets every state, and every phase four of
-    the kinds.
+    """Return one cell for each phase in each state: every kind meets every state, and every phase
+    four of the kinds.
     """
     turns = {cell: PHASES.index(cell.phase) + 3 * STATES.index(cell.state) for cell in cells()}
     return [cell for cell, turn in turns.items() if KINDS.index(cell.kind) == turn % len(KINDS)]
 
 
 def pairwise(n: int = 56, seed: int = 1) -> list[Cell]:
-    """``n`` cells that have as many different pairs of (phase, kind), (phase, state) and (kind,
-    state) as they can.
-
-    There are 96 pairs of phase and kind alone, so all pairs take ``n >= 96``; ``n >= 56`` has every
-    pair with a state. The same ``seed`` gives the same cells, in the order of ``cells()``.
+    """Return ``n`` cells with as many different pairs of (phase, kind), (phase, state) and (kind,
+    state) as possible. There are 96 pairs of phase and kind alone, so all pairs need ``n >= 96``;
+    ``n >= 56`` has every pair with a state. The same ``seed`` gives the same cells, in the order of
+    ``cells()``.
     """
     every = cells()
     random.Random(seed).shuffle(every)
@@ -140,7 +138,7 @@ def _pairs(cell: Cell) -> list[tuple[str, str]]:
 
 
 def _gain(cell: Cell, pairs: list[tuple[str, str]], wanted: set[tuple[str, str]]) -> int:
-    """New pairs that a cell brings; those with a state are fewer and come first."""
+    """Return the new pairs of a cell; those with a state are fewer and come first."""
     return sum((2 if cell.state in pair else 1) for pair in pairs if pair in wanted)
 
 
@@ -204,7 +202,7 @@ def _read_kinds() -> tuple[dict[str, str], dict[str, int]]:
 
 
 def _spread(text: str, values: Sequence[str], groups: dict[str, list[str]]) -> list[str]:
-    """The values that a field of the table stands for: some by name or group, or ``any``."""
+    """Return the values for which a field of the table stands: some by name or group, or ``any``."""
     if text == "any":
         return list(values)
     spread: list[str] = []
@@ -218,7 +216,7 @@ def _spread(text: str, values: Sequence[str], groups: dict[str, list[str]]) -> l
 
 
 def _rows(page: str, header: tuple[str, ...]) -> Iterator[list[str]]:
-    """The rows of the table whose header begins so, as fields."""
+    """Return the rows of the table whose header begins like this, as fields."""
     inside = False
     for text in page.splitlines():
         fields = (

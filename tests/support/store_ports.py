@@ -16,9 +16,8 @@ S = TypeVar("S", bound=Store)
 
 
 def methods() -> dict[str, Callable[..., Any]]:
-    """Every method of every port, by its name.
-
-    What their common base declares, two ports may have, each its own.
+    """Return every method of every port, by its name. Two ports may both have a method of their
+    common base.
     """
     found: dict[str, Callable[..., Any]] = {}
     for port in PORTS.values():
@@ -37,11 +36,11 @@ def methods() -> dict[str, Callable[..., Any]]:
 
 
 def port_of(store: Store, method: str) -> Any:
-    """The port that has this method."""
+    """Return the port that has this method."""
     [port] = [getattr(store, name) for name in PORTS if hasattr(getattr(store, name), method)]
     return port
 
 
 def behind(store: S, wrap: Callable[[Any], Any]) -> S:
-    """The same store, with each of its ports behind ``wrap(port)``."""
+    """Return the same store, with each of its ports behind ``wrap(port)``."""
     return dataclasses.replace(store, **{name: wrap(getattr(store, name)) for name in PORTS})

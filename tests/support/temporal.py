@@ -1,5 +1,5 @@
-"""A real Temporal dev server for tests: the one of PyPI, on loopback, ended by the environment that
-started it.
+"""A real Temporal dev server for tests: the one from PyPI, on loopback, ended by the environment
+that started it.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def _leave_time(worker: Any) -> None:
 
 
 def _without_compression() -> None:
-    """Clients of this process compress nothing: the server is on the same machine, and to pack and
-    unpack every call takes a fifteenth of the processor time of a run."""
+    """Let clients of this process compress nothing: the server is on the same machine, and
+    compression takes a fifteenth of a run's processor time.
+    """
     defaults = Client.connect.__kwdefaults__
     assert defaults is not None
     assert defaults["grpc_compression"] is GrpcCompression.GZIP, (
@@ -81,7 +82,7 @@ _worker._default_build_id = "tests"
 
 
 def temporal_binary() -> str:
-    """The server's executable from the environment the tests run in."""
+    """Return the server's executable from the environment of the tests."""
     beside = Path(sys.executable).parent / "temporal"
     found = str(beside) if beside.exists() else shutil.which("temporal")
     assert found, (
@@ -94,8 +95,8 @@ def temporal_binary() -> str:
 async def temporal_server(
     *, skipping: bool, dynamic: dict[str, str] | None = None
 ) -> AsyncIterator[WorkflowEnvironment]:
-    """A server with our search attributes; with ``skipping``, each workflow has a virtual clock of
-    its own.
+    """A server with our search attributes; with ``skipping``, each workflow has its own virtual
+    clock.
     """
     extra = ["--namespace", REAL_TIME]
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():

@@ -1,4 +1,4 @@
-"""A testbed for the workflow: the real activities and the real store over fakes of everything
+"""A testbed for the workflow: the real activities and the real store, with fakes of everything
 outside.
 """
 
@@ -68,7 +68,7 @@ CRAWLERS = {
 
 
 def longer_and_longer() -> Iterator[float]:
-    """Seconds between questions: whoever asks without a pause takes the time of those who work."""
+    """Yield growing pauses in seconds, because asking without a pause takes time from others."""
     pause = 0.02
     while True:
         yield pause
@@ -76,9 +76,8 @@ def longer_and_longer() -> Iterator[float]:
 
 
 async def each_at_once(play: Callable[[T], Awaitable[None]], cases: Iterable[T]) -> None:
-    """Play every case, all at once: so they take a quarter less than one after the other.
-
-    Tells each that fails.
+    """Play all cases at once, which takes a quarter less time than one by one. Reports each that
+    fails.
     """
     chosen = list(cases)
     assert chosen, "nothing to play"
@@ -97,9 +96,7 @@ async def each_at_once(play: Callable[[T], Awaitable[None]], cases: Iterable[T])
 
 
 def workflow_clock() -> datetime:
-    """The moment at which the running activity was scheduled: virtual time, where the server skips
-    time.
-    """
+    """Return when the running activity was scheduled: virtual time, if the server skips time."""
     if activity.in_activity():
         return activity.info().current_attempt_scheduled_time
     return datetime.now(UTC)
@@ -107,8 +104,8 @@ def workflow_clock() -> datetime:
 
 @dataclass
 class DirectScheduler:
-    """The scheduler service without HTTP; ``before`` runs before each call and ``lose`` drops that
-    many answers.
+    """The scheduler service without HTTP; ``before`` runs before each call, and ``lose`` drops this
+    many responses.
     """
 
     cluster: FakeCluster
@@ -136,7 +133,7 @@ class DirectScheduler:
 
 @dataclass
 class Outside:
-    """Notifier, event sink and archive that remember, and fail when told to."""
+    """Notifier, event sink and archive that record calls, and fail on request."""
 
     name: str = "outside"
     sends: bool = False
@@ -146,8 +143,8 @@ class Outside:
     fail: dict[str, Exception] = field(default_factory=dict)
 
     def push(self, event: Event) -> None:
-        """Each event once: after a try that took too long the same one comes again, and a front end
-        knows it.
+        """Record each event once: after a slow try, the same one comes again, and a front end
+        recognizes it.
         """
         self._maybe("push")
         if event not in self.pushed:
@@ -188,7 +185,7 @@ class Outside:
 
 @dataclass
 class WorkflowHarness:
-    """One test's harness."""
+    """The harness of one test."""
 
     client: Client
     parts: Parts
@@ -202,7 +199,7 @@ class WorkflowHarness:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Workers of every role that executes no users' code and delivers to no webhook, while this
+        """Workers of every role that executes no user code and delivers to no webhook, while this
         is open.
         """
         async with AsyncExitStack() as stack:
@@ -218,7 +215,7 @@ class WorkflowHarness:
     async def start(
         self, request: object, *, id: str | None = None, **more: Any
     ) -> WorkflowHandle[Any, RunResult]:
-        """Start a run as an outside starter would: with JSON."""
+        """Start a run with JSON, as an outside client would."""
         self.count += 1
         handle: WorkflowHandle[Any, RunResult] = await self.client.start_workflow(
             names.LIFECYCLE_WORKFLOW,
@@ -239,7 +236,9 @@ class WorkflowHarness:
     async def ended(
         self, handle: WorkflowHandle[Any, RunResult], seconds: float = PATIENCE_S
     ) -> RunResult:
-        """The run's result; where it does not come in time, what its workflow does instead."""
+        """Return the run's result; if it does not come in time, raise an error with what its
+        workflow does instead.
+        """
         try:
             return await asyncio.wait_for(type(handle).result(handle), seconds)
         except TimeoutError:
@@ -258,7 +257,7 @@ class WorkflowHarness:
         raise AssertionError(f"{handle.id}: {text}")
 
     async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
-        """Wait in real time until ``condition()`` is true; its value."""
+        """Wait in real time until ``condition()`` is true. Returns its value."""
         end, pauses = time.monotonic() + seconds, longer_and_longer()
         while not (value := await asyncio.to_thread(condition)):
             assert time.monotonic() < end, f"not within {seconds:g} s: {condition}"
@@ -271,10 +270,7 @@ class WorkflowHarness:
         condition: Callable[[RunSnapshot], Any],
         seconds: float = PATIENCE_S,
     ) -> RunSnapshot:
-        """Ask the workflow until its snapshot fits.
-
-        A question to which nobody answers in time is asked again.
-        """
+        """Query the workflow until its snapshot matches. A query without a response is repeated."""
         end, last, pauses = time.monotonic() + seconds, "no answer", longer_and_longer()
         while True:
             try:
@@ -291,12 +287,12 @@ class WorkflowHarness:
             await asyncio.sleep(next(pauses))
 
     def tasks(self, run_id: int) -> dict[int, str]:
-        """Status by index of the tasks that count."""
+        """Return the status of the current tasks by index."""
         return {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(run_id)}
 
     def corrections(self, run_id: int) -> list[CorrectionRow]:
-        """What was corrected of a run, without the ends that were found late; whether those were
-        late is polled.
+        """Return the corrections of a run, except ends that were found late; whether these were
+        late is checked.
         """
         found: list[CorrectionRow] = self.store.corrections.list_corrections(run_id)
         late = [c for c in found if c.kind in OF_LATENESS]
@@ -307,7 +303,7 @@ class WorkflowHarness:
         return [c for c in found if c not in late]
 
     async def events(self, handle: WorkflowHandle[Any, Any]) -> list[str]:
-        """Names of the activities that were scheduled, in order."""
+        """Return the names of the scheduled activities, in order."""
         history = await handle.fetch_history()
         return [
             e.activity_task_scheduled_event_attributes.activity_type.name
@@ -316,7 +312,7 @@ class WorkflowHarness:
         ]
 
     async def chain(self, handle: WorkflowHandle[Any, Any]) -> list[WorkflowHistory]:
-        """The histories of a chain of executions, from the first on."""
+        """Return the histories of a chain of executions, from the first on."""
         histories, run_id = [], handle.first_execution_run_id
         while run_id:
             history = await self.client.get_workflow_handle(
@@ -329,7 +325,9 @@ class WorkflowHarness:
         return histories
 
     async def replay_all(self) -> int:
-        """Replay every history that the test produced, each execution of a chain; how many."""
+        """Replay every history that the test produced, each execution of a chain. Returns their
+        number.
+        """
         histories = [history for handle in self.handles for history in await self.chain(handle)]
 
         async def each() -> AsyncIterator[WorkflowHistory]:
@@ -352,11 +350,9 @@ async def open_testbed(
     pools: Pools = NO_POOLS,
     retries: Retries = NO_RETRIES,
 ) -> AsyncIterator[WorkflowHarness]:
-    """A testbed with its workers running; at the end every history is replayed and what is still
-    open is terminated.
-
-    ``database`` is the URL of an empty database; without it, the one that
-    ``LIFECYCLE_TEST_DATABASE`` chooses.
+    """Open a testbed with running workers; at the end, every history is replayed, and open
+    workflows are terminated. ``database`` is the URL of an empty database; by default,
+    ``LIFECYCLE_TEST_DATABASE`` chooses one.
     """
     with ExitStack() as opened:
         url = database or opened.enter_context(fresh_database(folder))
@@ -421,8 +417,9 @@ async def start_workers(
     roles: Sequence[str] = tuple(ROLES),
     cached: int = 1000,
 ) -> None:
-    """One worker for each of these roles, as in production, in this process, with so many threads
-    each and so many workflows that they remember."""
+    """Start one worker for each of these roles, as in production, in this process, with these
+    numbers of threads and cached workflows.
+    """
     for role in roles:
         queue = ROLES[role]
         executor = stack.enter_context(ThreadPoolExecutor(threads))
@@ -444,7 +441,7 @@ async def start_workers(
 
 
 def with_clock(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The activity with the workflow's clock instead of the wall's, where it has one."""
+    """Return the activity with the workflow's clock in place of the wall clock, if it has one."""
     owner = method.__self__  # type: ignore[attr-defined]
     if any(f.name == "clock" for f in dataclasses.fields(owner)):
         owner.clock = workflow_clock

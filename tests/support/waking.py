@@ -1,4 +1,4 @@
-"""Wake-ups in a testbed, as they should come and in every way in which they should not."""
+"""Wake-ups in a testbed: correct ones, and every kind of wrong ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODYS = (77, 10**6, 10**12)
 
 @dataclass
 class Unruly:
-    """An observer that tells what another one notices in the way of its mode."""
+    """An observer that passes on another one's reports as its mode says."""
 
     seeing: FakeObserver
     mode: str
@@ -66,9 +66,7 @@ class Unruly:
 
 @asynccontextmanager
 async def waking(testbed: WorkflowHarness, mode: str) -> AsyncIterator[list[Recording]]:
-    """The wakers of this mode at work; none when it is ``off``, two that know nothing of each other
-    when duplicated.
-    """
+    """The working wakers of this mode: none if ``off``, two independent ones if duplicated."""
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
     observers: list[Observer] = [Unruly(FakeObserver(testbed.cluster), mode) for _ in range(count)]

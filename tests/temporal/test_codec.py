@@ -1,4 +1,4 @@
-"""Encrypted payloads: what a stranger reads in Temporal, what still works without a key, and how
+"""Encrypted payloads: what an outsider reads in Temporal, what still works without a key, and how
 keys change.
 """
 
@@ -120,7 +120,7 @@ async def _client(server: WorkflowEnvironment, keys: str | None) -> Client:
 
 
 async def _raw(client: Client, workflow_id: str) -> str:
-    """A history as whoever has no key reads it, payloads decoded from base64."""
+    """Return a history as somebody without a key reads it, with payloads decoded from base64."""
     text = (await client.get_workflow_handle(workflow_id).fetch_history()).to_json()
     return text + "\n".join(
         base64.b64decode(data).decode("utf-8", "replace") for data in _data(json.loads(text))
@@ -128,7 +128,7 @@ async def _raw(client: Client, workflow_id: str) -> str:
 
 
 async def _replay(testbed: WorkflowHarness) -> None:
-    """The testbed's own replay knows no key."""
+    """Replay with a key, because the testbed's own replay has none."""
     handles, testbed.handles = testbed.handles, []
     for handle in handles:
         for history in await testbed.chain(handle):
@@ -178,7 +178,7 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_summary_is_unreadable_without_the_key(server: WorkflowEnvironment) -> None:
-    """Even the longest one is accepted, though encryption makes it longer."""
+    """Even the longest one is accepted, although encryption makes it longer."""
     stranger, ours = await _client(server, None), await _client(server, f"{'k' * 40}={OLD}")
     flow = CONFIDENTIAL + "\U0001f577" * 100
     await Workflows(ours).start_for(ManagerOrder(7), names.manager_workflow_id("shops", flow))

@@ -1,4 +1,4 @@
-"""What payloads leave out, so that workers of older builds read them."""
+"""What payloads omit, so that workers of older builds can read them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Every due time has one line and begins once, whatever was down, compared with a list of due times
-found without us.
-
-Temporal is a small one (``support/firing.py``): it fires at the minutes that the specs it was given
-name, catches up as Temporal does, and is down for a while, as the workers are. Store, activities
-and keeper are real; the clock is the test's.
+"""Every due time has one row and starts once, whatever was down, compared with an independent list
+of due times. Temporal is a small fake (``support/firing.py``): it fires at the minutes in its
+specs, catches up as Temporal does, and is sometimes down, like the workers. Store, activities and
+keeper are real; the clock is the test's.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ ALWAYS = {("Europe/Berlin", "2027-03-28T01:00"), ("Australia/Lord_Howe", "2027-0
 
 
 def due_by_hand(zone: str, minutes: set[int], after: datetime, until: datetime) -> list[datetime]:
-    """Every minute whose clock on the wall says one of these minutes of one or two o'clock."""
+    """Return every minute whose local time is one of these minutes of one or two o'clock."""
     at, found = after.replace(second=0, microsecond=0) + MINUTE, []
     while at <= until:
         wall = at.astimezone(ZoneInfo(zone))
@@ -56,7 +54,7 @@ def due_by_hand(zone: str, minutes: set[int], after: datetime, until: datetime) 
 
 
 class Play:
-    """Some days around a change of the clock, minute by minute."""
+    """Some days around a clock change, minute by minute."""
 
     def __init__(self, harness: Harness, zone: str, change: datetime, seed: int) -> None:
         self.w, self.zone, self.random = harness, zone, random.Random(seed)
@@ -88,7 +86,7 @@ class Play:
         await self.told(name)
 
     async def told(self, name: str) -> None:
-        """As the gateway does: at once where it can be, else a worker does it."""
+        """Report it as the gateway does: at once if possible, else a worker does it."""
         if self.temporal.up:
             await self.keeper.keep(name)
 
@@ -107,7 +105,7 @@ class Play:
                 await self.keeper.turn()
 
     def _worked(self, order: DueOrder) -> bool:
-        """Whether the workflow of this due time has come to its end."""
+        """Return whether the workflow of this due time has ended."""
         try:
             decided = self._do("decide_due", order)
             if decided is not None and decided.begin and decided.stop:
@@ -129,7 +127,7 @@ class Play:
         return ActivityEnvironment().run(self.acts[name], argument)
 
     def _verdicts(self) -> None:
-        """What a run's own workflow would write."""
+        """Write what a run's own workflow would write."""
         r, live = (
             run_history.c,
             [run_id for run_id, (_, end) in self.spans.items() if end >= self.w.now],
@@ -153,7 +151,9 @@ class Play:
         return self.w.store.schedules.list_firings(row.schedule_id, limit=1000)[::-1]
 
     def decided_at(self, due: datetime, catch_up_s: int) -> datetime | None:
-        """When a worker can have judged this due time first; ``None``: Temporal never fired."""
+        """Return the earliest time at which a worker can have judged this due time; ``None``:
+        Temporal never fired.
+        """
         at = due
         while any(start <= at < end for start, end in self.down["temporal"]):
             at += MINUTE

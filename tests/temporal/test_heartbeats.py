@@ -1,5 +1,5 @@
-"""A worker that dies in a short step is noticed by its silence, not by the end of the step's
-time.
+"""A worker that dies during a short step is noticed by its missing heartbeats, not by the step's
+timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 
 class Step(ActivityInboundInterceptor):
-    """An activity that goes on until somebody says that it is over."""
+    """An activity that continues until somebody ends it."""
 
     def __init__(self) -> None:
         self.over = asyncio.Event()
@@ -30,8 +30,8 @@ class Step(ActivityInboundInterceptor):
 
 
 async def beats_of(name: str, within: timedelta | None) -> int:
-    """Run a step of this name until its third beat, or for a moment where none comes; how many
-    beats came.
+    """Run a step with this name until its third heartbeat, or for a moment if there is none.
+    Returns the number of heartbeats.
     """
     env, step, beats, noted = ActivityEnvironment(), Step(), [], list[Any]()
     env.info = replace(env.info, activity_type=name, heartbeat_timeout=within)
@@ -69,9 +69,7 @@ async def test_only_steps_that_do_not_beat_themselves_are_beaten_for(
 
 
 async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() -> None:
-    """Its heartbeat waits for the event loop, as the SDK does it, and so must not be called
-    there.
-    """
+    """Its heartbeat waits for the event loop, as in the SDK, and so must not be called there."""
     env, step, loop, noted = ActivityEnvironment(), Step(), asyncio.get_running_loop(), list[Any]()
     env.info = replace(env.info, activity_type="known", heartbeat_timeout=timedelta(seconds=0.03))
 
@@ -92,7 +90,7 @@ async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() ->
 
 
 def test_every_step_that_holds_up_a_run_is_noticed_to_be_dead() -> None:
-    """Pushes last 5 s at most; an export, an audit and a deletion hold up nobody."""
+    """Pushes last at most 5 s; an export, an audit and a deletion delay nobody."""
     slow = {name for name, p in POLICIES.items() if (p.heartbeat_s or p.try_s) > DEAD_S}
     courtesies = {
         "initiate_export_signal",

@@ -81,7 +81,7 @@ async def test_a_hanging_server_and_a_refusing_one_are_unavailable() -> None:
 
 
 async def test_a_run_begins_also_where_its_steps_cannot_be_put_first() -> None:
-    """As the call is lost, forbidden, or unknown to an older server."""
+    """The call may be lost, forbidden, or unknown to an older server."""
     await Workflows().has_begun("crawl/books/1")
     for answer in (RPCError("unknown field", RPCStatusCode.INVALID_ARGUMENT, b""), TimeoutError()):
         service = SimpleNamespace(update_workflow_execution_options=AsyncMock(side_effect=answer))

@@ -1,4 +1,4 @@
-"""How long a failed try waits, when the other side said for how long."""
+"""How long a failed try waits if the other side said how long."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ def test_an_adapters_own_kinds_of_an_error_travel_under_the_domains_name(
 
 @activity.defn
 async def asked_to_wait() -> None:
-    """Always told to come back in fifty seconds."""
+    """An activity that is always told to come back in fifty seconds."""
     raise TooManyRequests("busy", status=429, retry_after_s=50)
 
 
 @workflow.defn(sandboxed=False)
 class Waits:
-    """Runs that activity."""
+    """A workflow with that activity."""
 
     @workflow.run
     async def run(self) -> None:

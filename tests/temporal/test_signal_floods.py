@@ -1,5 +1,5 @@
-"""Steps with very many signals: what the code of a workflow is handed is little, and says the
-same.
+"""Workflow tasks with very many signals: the workflow's code gets few of them, with the same
+effect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Signals = Sequence[tuple[str, object]]
 
 
 def step(signals: Signals) -> WorkflowActivation:
-    """A step of a workflow with these signals, a timer before and one behind them."""
+    """A workflow task with these signals, and a timer before and after them."""
     act = WorkflowActivation(run_id="r", is_replaying=True, history_length=7)
     act.jobs.add().fire_timer.seq = 1
     for name, said in signals:
@@ -42,7 +42,7 @@ def step(signals: Signals) -> WorkflowActivation:
 
 
 def heard(act: WorkflowActivation, inbox: Inbox) -> Inbox:
-    """What is in the inbox when every signal of the step was taken."""
+    """Return the inbox after every signal of the workflow task was accepted."""
     ids = count()
     for job in act.jobs:
         if job.HasField("signal_workflow"):

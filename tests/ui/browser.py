@@ -1,8 +1,7 @@
-"""A real Chromium as a person uses it, which notes everything that no page of ours may ever do.
-
-That is: to write on the console, to break the content security policy, to ask another host, to hold
-two streams, and to be unusable for those whom axe-core speaks for. A ``Visitor`` is one browser
-profile; its verdict is asked when a journey is over.
+"""A real Chromium, which records everything that no page of ours may do: write to the console,
+break the content security policy, contact another host, hold two streams, or be inaccessible by the
+rules of axe-core. A ``Visitor`` is one browser profile; its verdict is checked at the end of a
+journey.
 """
 
 from __future__ import annotations
@@ -69,10 +68,8 @@ TOO_WIDE = """
 
 
 def executable() -> str:
-    """Debian's Chromium without its windows, which load pages of their own beside ours, and take as
-    long as ours.
-
-    Without it the tests are skipped in words, and fail where ``CI`` is ``true``.
+    """Return Debian's Chromium without its windows, which load their own pages and take as long as
+    ours. Without it, the tests are skipped with a message, and fail where ``CI`` is ``true``.
     """
     found = shutil.which("chromium-headless-shell")
     if found is None:
@@ -102,7 +99,7 @@ LOGGING_OUT = ("Clear-Site-Data", r"htmx:sse:error: The connection has ended\.")
 
 @dataclass
 class Visitor:
-    """One browser profile at one address: its cookies, its tabs, and what went wrong in them."""
+    """One browser profile at one address: its cookies, its tabs, and the errors in them."""
 
     browser: Browser
     origin: str
@@ -131,7 +128,7 @@ class Visitor:
         return bool(self.options.get("java_script_enabled", True))
 
     def open(self, path: str = "/") -> Page:
-        """A tab of its own at this address, in front of the others."""
+        """Open a new tab at this address, in front of the others."""
         page = self.context.new_page()
         self.show(page)
         # Chromium ends its requests whenever an interface of this machine comes or goes, as those
@@ -147,26 +144,22 @@ class Visitor:
         raise AssertionError("the network of this machine does not come to rest")
 
     def show(self, page: Page) -> None:
-        """Bring a tab to the front.
-
-        Without a display Chromium takes each tab for visible, so it is told what it is.
+        """Bring a tab to the front. Without a display, Chromium considers each tab visible, so the
+        state is set here.
         """
         for other in self.context.pages:
             other.evaluate(SET_HIDDEN, other is not page)
 
     @property
     def streams(self) -> int:
-        """The streams that all tabs have open."""
+        """Return the open streams of all tabs."""
         # The tool tells of them only while something is asked of it.
         self.context.pages[0].wait_for_timeout(50)
         return sum(map(len, self._streams.values()))
 
     @contextmanager
     def expecting(self, *patterns: str) -> Iterator[None]:
-        """Browsers note every answer that is an error, and every connection that fails.
-
-        These are meant here.
-        """
+        """Expect these errors: browsers log every error response and every failed connection."""
         self._expected = [re.compile(pattern) for pattern in patterns]
         try:
             yield
@@ -174,7 +167,7 @@ class Visitor:
             self._expected = []
 
     def poll(self, page: Page) -> None:
-        """Let axe-core judge a page as it is now, and see whether it fits its window."""
+        """Let axe-core judge the page in its present state, and check that it fits its window."""
         if page.evaluate("typeof axe") == "undefined":
             page.evaluate(_axe())
         where = page.url.removeprefix(self.origin)
@@ -182,9 +175,8 @@ class Visitor:
         self.faults += [f"{where}: too wide: {found}" for found in page.evaluate(TOO_WIDE)]
 
     def leave(self) -> None:
-        """Let axe-core see what is still open, each address once, and close it.
-
-        Raises what was noted.
+        """Let axe-core judge what is still open, each address once, and close it. Raises an error
+        with what was recorded.
         """
         if self.scripted:
             for page in {page.url: page for page in self.context.pages}.values():
@@ -194,7 +186,7 @@ class Visitor:
         self.answer()
 
     def answer(self) -> None:
-        """Raise what was noted, once."""
+        """Raise an error with what was recorded, once."""
         noted, self.faults = self.faults, []
         assert not noted, "\n".join(dict.fromkeys(noted))
 

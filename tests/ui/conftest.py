@@ -1,4 +1,4 @@
-"""One stack and one Chromium for all journeys, and people who poll it."""
+"""One stack and one Chromium for all journeys, and the people who use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """Up with room for many tasks at once; nothing of it, crawls included, outlives the tests."""
+    """A stack with slots for many tasks; none of its processes, crawls included, outlives the
+    tests.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "16")
         harness = Harness(tmp_path_factory.mktemp("page") / "state")
@@ -35,16 +37,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(stack: Harness) -> Harness:
-    """The stack, whole: every part ready and no run of an earlier test open."""
+    """The intact stack: every part ready, and no run of an earlier test open."""
     stack.healthy()
     return stack
 
 
 @pytest.fixture
 def visits(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]:
-    """Make visitors: ``visits(origin, **options of the profile)``.
-
-    All are judged when the test is over.
+    """Make visitors: ``visits(origin, **options of the profile)``. All are judged at the end of the
+    test.
     """
     made: list[Visitor] = []
 
@@ -59,5 +60,5 @@ def visits(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]
 
 @pytest.fixture
 def visitor(visits: Visits, harness: Harness) -> Visitor:
-    """Somebody who opens the page of the stack."""
+    """A visitor of the stack's web UI."""
     return visits(str(harness.stack.addresses["gateway"]))

@@ -1,4 +1,4 @@
-"""What people do on the page, in few words, and the gateway that asks them who they are."""
+"""Short helpers for people's actions on the pages, and a gateway that requires them to log in."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.builds import command
 
 
 def start(harness: Harness, crawler: str = "plain", **request: Any) -> int:
-    """Start a run through the API, as a programme does beside the page; one without arguments goes
-    on until a stop.
+    """Start a run through the API, as another program does; one without arguments continues until a
+    stop.
     """
     if crawler == "plain":
         request.setdefault("args", ENDLESS)
@@ -31,23 +31,23 @@ def start(harness: Harness, crawler: str = "plain", **request: Any) -> int:
 
 
 def row(page: Page, run_id: int) -> Locator:
-    """The row of a run in the list."""
+    """Return the row of a run in the list."""
     return page.locator(f"#run-{run_id}")
 
 
 def now(page: Page) -> Locator:
-    """What the page of a run says about it now."""
+    """Return what the page of a run says about it now."""
     return page.locator("#subject-head")
 
 
 def number(page: Page) -> int:
-    """The run that a page is about."""
+    """Return the run that a page is about."""
     expect(page).to_have_url(re.compile(r"/runs/\d+$"))
     return int(page.url.rpartition("/")[2])
 
 
 def reach(target: Locator) -> None:
-    """Press the tabulator until this has the focus, which must then be seen."""
+    """Press the tab key until this has the focus, which must then be visible."""
     for _ in range(80):
         if target.evaluate("e => e === document.activeElement"):
             break
@@ -61,7 +61,7 @@ def reach(target: Locator) -> None:
 
 @dataclass(frozen=True)
 class Guarded:
-    """A gateway that asks for tokens, beside the open one of the stack."""
+    """A gateway that requires tokens, next to the stack's open one."""
 
     url: str
     tokens: dict[str, str]
@@ -69,7 +69,7 @@ class Guarded:
     entries: dict[str, str]
 
     def take_back(self, name: str) -> None:
-        """Take a token out of the file."""
+        """Remove a token from the file."""
         self.file.write_text(
             "\n".join(text for known, text in self.entries.items() if known != name)
         )
@@ -79,7 +79,7 @@ class Guarded:
 def guarded(
     harness: Harness, port: int | None = None, more: Mapping[str, str] | None = None
 ) -> Iterator[Guarded]:
-    """One with a token for each role, named as the role; with ``more`` variables."""
+    """A gateway with a token for each role, named like the role; with ``more`` variables."""
     made = {role: new_token(role, role, "*") for role in ("read", "operate", "admin")}
     file = harness.folder / "tokens.toml"
     entries = {role: entry for role, (_, entry) in made.items()}

@@ -1,8 +1,6 @@
-"""``python -m tests.ui.pictures FOLDER``: pictures of the page for the documentation, taken of a
-real stack.
-
-It brings a stack up and makes the scene of ``scene.py``. Besides, a crawler brings less than
-before, and a worker is away over a due time, so that a schedule has missed it. That takes some
+"""``python -m tests.ui.pictures FOLDER``: pictures of the web UI for the documentation, taken from
+a real stack. It starts a stack and creates the scene of ``scene.py``. In addition, a crawler finds
+less than before, and a worker is down at a due time, so that a schedule misses it. This takes some
 minutes.
 """
 
@@ -43,14 +41,14 @@ QUALITY = 80
 
 
 def give_less(harness: Harness) -> None:
-    """A crawler whose last run brings far less than those before."""
+    """Let the last run of a crawler find far less than the earlier ones."""
     for pages in ("20", "20", "20", "20", "5"):
         run_id = start(harness, "operations", args={"max_pages": pages}, tags=["shops"])
         until(lambda one=run_id: harness.status(one) == "COMPLETED", "its end")  # type: ignore[misc]
 
 
 def take(page: Page, heading: str | None, height: int) -> bytes:
-    """What somebody sees who has scrolled there."""
+    """Take a picture of what somebody sees after scrolling there."""
     page.set_viewport_size({"width": WIDTH, "height": height})
     page.wait_for_timeout(1500)  # the stream has brought what was new by then
     if heading:
@@ -62,7 +60,7 @@ def take(page: Page, heading: str | None, height: int) -> bytes:
 
 
 def miss_a_due_time(harness: Harness) -> None:
-    """A schedule of every minute, which nobody serves over one of them."""
+    """Let a schedule of every minute miss a due time, because no worker is running."""
     about = {
         "run": {"crawler": "plain", "args": {"max_pages": "3"}},
         "every_s": 60,
@@ -87,7 +85,7 @@ def miss_a_due_time(harness: Harness) -> None:
 
 
 def main() -> int:
-    """Take them all."""
+    """Take all pictures."""
     parser = argparse.ArgumentParser(prog="python -m tests.ui.pictures", description=__doc__)
     parser.add_argument("folder", type=Path)
     target = parser.parse_args().folder

@@ -1,7 +1,5 @@
-"""The OpenID Connect providers behind which the page is played: a small one of ours, and Dex, a
-real one.
-
-``python -m tests.ui.providers`` builds Dex from pinned Go modules, into a cache folder beside the
+"""The OpenID Connect providers for tests of the web UI: a small one of ours, and Dex, a real one.
+``python -m tests.ui.providers`` builds Dex from pinned Go modules, into a cache folder next to the
 test cluster's.
 """
 
@@ -38,13 +36,13 @@ _HASHES = {
 
 @dataclass(frozen=True)
 class Provider:
-    """A provider that runs, at another site than the gateway."""
+    """A running provider, on another site than the gateway."""
 
     issuer: str
     end: Callable[[], None]
 
     def settings(self, page: str) -> dict[str, str]:
-        """Variables of a gateway whose people it knows."""
+        """Return variables of a gateway that knows its people."""
         roles = {"operators": {"role": "operate", "project": "*"}}
         values = {
             "ISSUER": self.issuer,
@@ -58,7 +56,7 @@ class Provider:
         }
 
     def token(self, email: str) -> str:
-        """An ID token, as a program gets it."""
+        """Return an ID token, as a program gets it."""
         form = {"grant_type": "password", "username": email, "password": PEOPLE[email][0]}
         form |= {
             "client_id": CLIENT,
@@ -75,7 +73,7 @@ Start = Callable[[str, Path], AbstractContextManager[Provider]]
 
 @contextmanager
 def small(page: str, folder: Path) -> Iterator[Provider]:
-    """The one of ours."""
+    """Our own provider."""
     issuer = Issuer()
     with serving(issuer):
         yield Provider(issuer.issuer, lambda: issuer.faults.extend(["drop"] * 1000))
@@ -141,12 +139,12 @@ def _wait(issuer: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def folder() -> Path:
-    """Where Dex is, or will be."""
+    """Return where Dex is, or will be."""
     return binaries.cache_root().with_name("dex") / binaries.key([DEX])
 
 
 def available() -> Path:
-    """The folder with Dex. Raises NoBinaries."""
+    """Return the folder with Dex. Raises NoBinaries."""
     if not (folder() / DEX.name).exists():
         raise NoBinaries(
             f"dex not found in {folder()}: run `python3 -m tools test-oidc` (a minute, once)"
@@ -155,7 +153,7 @@ def available() -> Path:
 
 
 def build() -> Path:
-    """Build Dex unless it is there. Raises NoBinaries without Go, or with the compiler's words."""
+    """Build Dex unless it exists. Raises NoBinaries without Go, or with the compiler's message."""
     if shutil.which("go") is None:
         raise NoBinaries("the Go toolchain is not on PATH (go.mod says which; apt or go.dev)")
     folder().mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ PAGES = {
 
 
 def prepare(harness: Harness) -> Mapping[str, object]:
-    """Make it, and return what addresses need of it."""
+    """Create the scene. Returns what addresses need of it."""
     gateway = harness.gateway
     gateway.put(
         "/v1/schedules/nightly",

@@ -1,4 +1,4 @@
-"""The watch over the browser: it says nothing of a good page, and finds each fault of a bad one."""
+"""Tests of the browser's checks: they accept a good page, and find each fault of a bad one."""
 
 from __future__ import annotations
 

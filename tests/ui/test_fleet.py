@@ -81,7 +81,7 @@ def fill_lists(harness: Harness) -> None:
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway over 513 crawlers, in a thread of its own."""
+    """A gateway with 513 crawlers, in its own thread."""
     clock = Clock()
     store = open_store(
         make_tables(f"sqlite:///{tmp_path_factory.mktemp('fleet')}/runs.db"),

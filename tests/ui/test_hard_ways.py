@@ -1,4 +1,6 @@
-"""The page for those who have no JavaScript, no mouse, no right, or a gateway that goes away."""
+"""The web UI without JavaScript, without a mouse, without rights, and with a gateway that goes
+down.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
 
 
 def bar(page: Page) -> Locator:
-    """The bar that says why a page may be old."""
+    """Return the bar that says why a page may be old."""
     return page.locator("#bar")
 
 
@@ -107,8 +109,8 @@ def test_a_first_connection_that_fails_is_tried_again(visitor: Visitor) -> None:
 
 
 def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor: Visitor) -> None:
-    """The clock of the browser is a day wrong; after a sleep it is right, and the other clocks
-    stood still.
+    """The browser's clock is a day wrong; after a sleep it is right, and the other clocks stood
+    still.
     """
     visitor.context.add_init_script(ALONE)
     visitor.context.add_init_script(
@@ -158,7 +160,7 @@ def test_a_tab_that_was_opened_behind_tells_its_age_at_once(visitor: Visitor) ->
 
 
 def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: Visitor) -> None:
-    """During a rollout the page comes from one of them and its stream from the other."""
+    """During a rollout, the page comes from one of them and its stream from the other."""
     hello = json.dumps({"now": datetime.now(UTC).isoformat(), "build": "another"})
     events = {"content_type": "text/event-stream", "body": f"event: hello\ndata: {hello}\n\n"}
     visitor.context.add_init_script(ALONE)

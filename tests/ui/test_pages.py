@@ -1,4 +1,4 @@
-"""Every page can be used by everybody: light and wide, dark and 360 pixels narrow."""
+"""Everybody can use every page: light and wide, dark and 360 pixels narrow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGAIN = ("attention", "found", "again", "waiting", "killed")
 
 @pytest.fixture(scope="module")
 def tab(stack: Harness, browser: Browser) -> Iterator[tuple[Visitor, Page]]:
-    """One tab for all pages: a browser that begins for each of them costs more than axe does."""
+    """One tab for all pages, because starting a browser for each takes longer than axe."""
     visitor = Visitor(browser, str(stack.stack.addresses["gateway"]))
     yield visitor, visitor.open("/healthz")
     visitor.context.close()

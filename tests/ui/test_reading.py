@@ -1,6 +1,4 @@
-"""Journeys of whoever wants to know: what a crawler prints, what it brought, and what was wrong on
-record.
-"""
+"""Journeys of people who read: what a crawler prints, what it found, and what was recorded wrongly."""
 
 from __future__ import annotations
 

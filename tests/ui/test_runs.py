@@ -1,4 +1,4 @@
-"""Journeys of whoever runs crawls: start, watch, stop, force, resume, run again, many at once."""
+"""Journeys of people who run crawls: start, watch, stop, force, resume, run again, many at once."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_eight_tabs_move_at_the_same_time(harness: Harness, visitor: Visitor) ->
 def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(
     harness: Harness, visitor: Visitor
 ) -> None:
-    """A browser has six connections to us for all of its tabs: a seventh page would never come."""
+    """A browser has six connections to us for all its tabs: a seventh page would never load."""
     run_id = start(harness)
     for path in ["", *["/log"] * 7]:
         tab = visitor.context.new_page()

@@ -1,6 +1,4 @@
-"""People of an OpenID Connect provider in a real Chromium, behind a small provider and behind
-Dex.
-"""
+"""People of an OpenID Connect provider in a real Chromium, with our small provider and with Dex."""
 
 from __future__ import annotations
 

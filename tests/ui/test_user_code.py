@@ -1,6 +1,4 @@
-"""Journeys of whoever plans crawls: schedules by the clock, managers under a cap, graphs of
-steps.
-"""
+"""Journeys of people who plan crawls: schedules, managers with a limit, graphs of steps."""
 
 from __future__ import annotations
 

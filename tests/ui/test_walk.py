@@ -1,5 +1,5 @@
-"""What an operator does whom an alert wakes at three in the morning: with a mouse, on a phone, by
-keyboard alone.
+"""What an operator does whom an alert wakes at three in the morning: with a mouse, on a phone, only
+by keyboard.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Press = Callable[[Locator], None]
 
 
 class Site(ThreadingHTTPServer):
-    """A site of one page. It refuses connections until it is mended."""
+    """A site with one page, which refuses connections until it is repaired."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
@@ -87,14 +87,14 @@ def by_thumb(target: Locator) -> None:
 
 
 def crawler_row(page: Page) -> Locator:
-    """The row of the crawler on the first page."""
+    """Return the row of the crawler on the first page."""
     name = page.get_by_role("link", name="plain", exact=True)
     return page.get_by_role("row").filter(has=name)
 
 
 def found_out(page: Page, press: Press, harness: Harness, run_id: int, origin: str) -> None:
-    """From the alert to the first page, to the crawler and the run, to the line of its log that says why, and back to
-    the run.
+    """Go from the alert to the first page, to the crawler and the run, to the log line with the
+    reason, and back to the run.
     """
     alert = alert_of("run.ended", f"runs/{run_id}", harness.gateway.run(run_id), origin)
     assert (alert.bad, REFUSED in alert.cause) == (True, True)
@@ -123,12 +123,12 @@ def failed(harness: Harness, site: Site, **more: str) -> int:
 
 
 def carried_out(page: Page) -> None:
-    """Read that it was done."""
+    """Check that the page reports success."""
     expect(page.get_by_role("status", name="Result")).to_contain_text("1 of 1 carried out")
 
 
 def all_well(page: Page, press: Press, run_id: int) -> None:
-    """The run is good now, and the crawler does not fail any more."""
+    """Check that the run is good now, and that the crawler no longer fails."""
     expect(now(page)).to_contain_text("done")
     press(page.get_by_role("banner").get_by_role("link", name="crawler-lifecycle"))
     expect(crawler_row(page)).not_to_contain_text(re.compile(r"fails|failed last"))

@@ -1,4 +1,6 @@
-"""Many windows side by side: with HTTP/1.1, a browser has six connections to a host for all."""
+"""Many windows side by side: with HTTP/1.1, a browser has six connections to a host for all of
+them.
+"""
 
 from __future__ import annotations
 

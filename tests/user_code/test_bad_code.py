@@ -1,6 +1,5 @@
-"""What users' code may do to its process, and what the worker says then.
-
-Each process is a real one.
+"""What user code may do to its process, and what the worker then reports. Each process is a real
+one.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def test_a_source_out_of_control_is_killed_and_told(fixture: Fixture, case: str)
 
 
 def test_where_it_says_that_it_is_can_be_told(fixture: Fixture) -> None:
-    """That is written down while the class works, and every database has to take it."""
+    """This is recorded while the class works, and every database has to accept it."""
     fixture.page_timeout_s = 0.5
     plan = generator(
         fixture.folder,
@@ -123,7 +122,7 @@ def test_printing_without_end_costs_its_own_time_only(fixture: Fixture) -> None:
 
 
 def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(fixture: Fixture) -> None:
-    """The copy goes on with the user's code; neither its answer nor its life counts."""
+    """The copy continues with the user's code, but neither its replies nor its life count."""
     plan = manager(
         fixture.folder,
         """
@@ -147,7 +146,7 @@ def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(fixture: Fixture
 
 
 def test_what_leaves_its_group_dies_with_it(fixture: Fixture) -> None:
-    """Neither a session of its own nor a parent that is gone hides it."""
+    """Neither its own session nor a dead parent hides it."""
     plan = manager(
         fixture.folder,
         """
@@ -234,7 +233,7 @@ def test_users_code_sees_none_of_our_secrets(
 
 
 def alive(pid: int) -> bool:
-    """Whether such a process executes; a zombie does not."""
+    """Return whether such a process is executing; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,6 +1,4 @@
-"""Functions of graphs in processes: what goes in, what comes out, and what users' code may do to
-its process.
-"""
+"""Functions of graphs in processes: arguments, results, and what user code may do to its process."""
 
 from __future__ import annotations
 
@@ -127,7 +125,7 @@ local = (lambda: (lambda: 1))()
 
 
 class Fixture:
-    """Functions of one module."""
+    """The functions of one module."""
 
     def __init__(self, folder: Path, result_max: int = 1_000_000, memory: int = 1024**3) -> None:
         self.module = module(folder, BODY)
@@ -142,7 +140,7 @@ class Fixture:
         return FunctionCall(f"{self.module}:{name}", "g", job, limit_s, graft, given)
 
     def call(self, name: str, style: str = "plain", **more: Any) -> Any:
-        """The value that a function led to, or its whole reply where that is none."""
+        """Return the value of a function, or its whole reply if it has none."""
         with self.functions.use("g") as host:
             return value(host.call(self.order(name, style, **more), no_answer, nothing))
 

@@ -1,4 +1,4 @@
-"""Projects that are inspected: what the process of a project may do, and what the deploy is told."""
+"""The inspection of projects: what a project's process may do, and what the deploy reports."""
 
 from __future__ import annotations
 

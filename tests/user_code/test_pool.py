@@ -1,4 +1,4 @@
-"""How many processes there are, who gets one, and when one is replaced."""
+"""The number of processes, who gets one, and when one is replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fixture(tmp_path: Path) -> Fixture:
 
 
 def pid_of(hosts: Hosts, plan: str, manager_id: int, generation: int = 1, attempt: int = 1) -> int:
-    """Use the manager's process for one page, as an activity does; its number."""
+    """Use the manager's process for one page, as an activity does. Returns its number."""
     with hosts.use(plan, manager_id, attempt, generation, nothing) as host:
         if host.generation is None:
             host.begin(Start(manager_id, "m", "f", attempt=attempt), generation, answer)
@@ -81,7 +81,7 @@ def test_who_finds_no_room_waits_until_one_is_idle(fixture: Fixture) -> None:
 
 
 def test_what_is_not_settled_is_given_up(fixture: Fixture) -> None:
-    """Its object takes for done what nobody has written down."""
+    """Its object considers done what nobody has recorded."""
     plan = generator(fixture.folder, "yield {'page': 1}")
     with fixture.hosts() as hosts:
         first = pid_of(hosts, plan, 1)
@@ -132,8 +132,8 @@ def test_the_end_of_the_worker_ends_all_of_them(fixture: Fixture) -> None:
 
 
 def test_who_leaves_sends_nobody_back_here(fixture: Fixture) -> None:
-    """Managers 5 and 6 come back here too: the process of the one was ended for another's, the
-    other's died.
+    """Managers 5 and 6 also come back here: the process of one was ended for another's, the other's
+    died.
     """
     plan = manager(fixture.folder, "")
     fixture.processes = 3
@@ -150,7 +150,9 @@ def test_who_leaves_sends_nobody_back_here(fixture: Fixture) -> None:
 
 
 def test_what_was_printed_is_told_once_and_without_secrets(fixture: Fixture) -> None:
-    """Also of a process that was killed for it; whole lines while more may come."""
+    """This includes a process that was killed for its output; lines are complete while more may
+    come.
+    """
     body = "print('password=hunter2 and more')\nprint('\\x1b[2J', end='', flush=True)\nyield {}\n"
     plan, dying = (
         generator(fixture.folder, body),

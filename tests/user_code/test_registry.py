@@ -1,4 +1,4 @@
-"""Which plans a worker puts on record."""
+"""The plans that a worker records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.user_code.user_code_support import module, nothing
 
 
 class Recorded:
-    """A plan store that remembers the last word of each worker."""
+    """A plan store that keeps the last report of each worker."""
 
     def __init__(self) -> None:
         self.said: list[dict[str, UserCodeRow]] = []
@@ -155,7 +155,7 @@ def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
 
 
 def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_path: Path) -> None:
-    """Else every process that imports it would start it once more."""
+    """Otherwise every process that imports it would start it again."""
     text = "from crawler_lifecycle.graphs import Workflow\ndef work(): return 1\nWorkflow().add('a', work).start()\n"
     (tmp_path / "graph.py").write_text(text)
     text = "from crawler_lifecycle.managers import CrawlManager\nclass M(CrawlManager):\n    name = spider = 'm'\n"
@@ -261,7 +261,7 @@ NOT_PLAIN = {
 
 
 def test_a_module_of_plain_functions_is_served(tmp_path: Path) -> None:
-    """Steps need nothing of ours. What may do something at its import is no such module."""
+    """Steps need nothing of ours. A module that may do something at its import does not count."""
     for name, text in {**PLAIN, **NOT_PLAIN}.items():
         (tmp_path / f"{name}.py").write_text(text)
     assert modules_in(tmp_path) == ["functions", "more"]
@@ -274,7 +274,7 @@ def test_a_module_of_plain_functions_is_served(tmp_path: Path) -> None:
 
 
 def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
-    """Who follows the page writes the first function while the stack runs."""
+    """People who follow the page write the first function while the stack is running."""
     worker, user_code = registered(tmp_path, "*")
     functions = Functions(worker.modules, Rules(folder=tmp_path), 1000)
     worker.turn()
@@ -299,7 +299,7 @@ def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_leaves_says_nothing_of_what_it_did_not_read(tmp_path: Path) -> None:
-    """It would take a good class off the record until another worker speaks."""
+    """It would remove a good class from the record until another worker reports it."""
     served, user_code = registered(
         tmp_path, module(tmp_path, "class Shops(GeneratorCrawlManager):\n    name = 'x'\n")
     )

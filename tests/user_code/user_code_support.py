@@ -1,4 +1,4 @@
-"""Users' modules, and processes that hold them."""
+"""Users' modules, and processes that load them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ def write_everywhere(data):
 
 
 def module(folder: Path, body: str, name: str | None = None) -> str:
-    """Write a module with this text below the usual imports; its name, another one each time."""
+    """Write a module with this text below the usual imports. Returns its name, which is always
+    different.
+    """
     name = name or f"users_{uuid.uuid4().hex[:8]}"
     (folder / f"{name}.py").write_text(HEAD + textwrap.dedent(body))
     return name
 
 
 def manager(folder: Path, body: str, name: str | None = None) -> str:
-    """Write a module whose class ``M`` has this body; the plan."""
+    """Write a module whose class ``M`` has this body. Returns the plan."""
     text = 'class M(GeneratorCrawlManager):\n    name = "m"\n    spider = "shop"\n    default_max_jobs = 10\n'
     return module(folder, text + textwrap.indent(textwrap.dedent(body), "    "), name) + ":M"
 
 
 def generator(folder: Path, body: str) -> str:
-    """The plan of a manager whose generator has this body."""
+    """Return the plan of a manager whose generator has this body."""
     return manager(
         folder, "def set_parameters_gen(self):\n" + textwrap.indent(textwrap.dedent(body), "    ")
     )
@@ -57,7 +59,7 @@ def generator(folder: Path, body: str) -> str:
 
 @dataclass
 class Fixture:
-    """Processes of one worker, and what they asked."""
+    """Processes of one worker, and their requests."""
 
     folder: Path
     hook_timeout_s: float = 20.0
@@ -68,7 +70,7 @@ class Fixture:
 
     @contextmanager
     def hosts(self) -> Iterator[Hosts]:
-        """For any module of the folder."""
+        """Processes for any module of the folder."""
         modules = [path.stem for path in self.folder.glob("*.py")] + self.modules
         limits = Limits(self.hook_timeout_s, self.page_timeout_s, self.processes)
         found = Hosts("w", modules, Rules(self.memory, folder=self.folder), limits)
@@ -79,24 +81,24 @@ class Fixture:
 
     @contextmanager
     def begun(self, plan: str) -> Iterator[Host]:
-        """One process whose object was made."""
+        """Return a process whose object was created."""
         with self.hosts() as hosts, hosts.use(plan, 1, 1, 0, nothing) as host:
             host.begin(Start(1, "m", "f"), 1, answer)
             yield host
 
     def page(self, plan: str) -> Page:
-        """The first page of a manager's source."""
+        """Return the first page of a manager's source."""
         with self.begun(plan) as host:
             return host.page(0, answer)
 
     def cycle(self, plan: str, facts: Facts | None = None) -> Decision:
-        """The first cycle of a manager for which nothing waits."""
+        """Return the first cycle of a manager for which nothing waits."""
         with self.begun(plan) as host:
             return host.cycle(facts or Facts(1, 1, 0.0, 1, exhausted=True), answer)
 
 
 def answer(name: str, arguments: Any) -> Any:
-    """There are no jobs."""
+    """Answer that there are no jobs."""
     assert name != "waiting_jobs" or arguments["state"] in list(JobState)
     return {"jobs": [], "after": None} if name == "owned_jobs" else None if name == "job" else []
 
@@ -106,7 +108,7 @@ def nothing() -> None:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for a fact, for a minute at most."""
+    """Wait for a condition, at most for a minute."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it never came true"

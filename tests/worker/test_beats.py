@@ -1,4 +1,4 @@
-"""The notes that a worker leaves while it executes."""
+"""The notes that a worker leaves while it is running."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def left(store: Store) -> list[dict[str, Any]]:
 
 
 async def later(store: Store, at: float) -> dict[str, Any]:
-    """The note of the worker that is newer than ``at``."""
+    """Return the worker's note that is newer than ``at``."""
     while True:
         found = [note for note in left(store) if note["at"] > at]
         if found:

@@ -1,4 +1,4 @@
-"""What the settings make of a Kubernetes cluster."""
+"""What the settings for a Kubernetes cluster configure."""
 
 from __future__ import annotations
 

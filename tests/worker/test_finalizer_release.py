@@ -1,4 +1,4 @@
-"""Letting go of ends: only of what is on record, whoever asks how often, and whatever fails
+"""The release of ends: only of those on record, however often it is requested, and whatever fails
 meanwhile.
 """
 

@@ -1,4 +1,4 @@
-"""A worker process that executes functions of graphs: it is killed, and another one goes on."""
+"""A worker process that executes functions of graphs is killed, and another one continues."""
 
 from __future__ import annotations
 

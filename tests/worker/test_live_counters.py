@@ -1,6 +1,4 @@
-"""Counters between the observer and the database: what moved is written once, and nothing that
-fails ends it.
-"""
+"""Counters between the observer and the database: changes are written once, and no error ends this."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from tests.support.run_refs import run_ref
 
 @dataclass
 class Outside:
-    """An observer and a database that say and take what the test says."""
+    """An observer and a database that report and accept what the test says."""
 
     told: list[LiveCounters] = field(default_factory=list)
     written: list[tuple[RunRef, list[LiveCounters]]] = field(default_factory=list)

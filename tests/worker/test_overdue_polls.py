@@ -1,6 +1,5 @@
-"""The search for overdue polls: one run in trouble holds up no other.
-
-Over Temporal: ``workflows/audit``.
+"""The search for overdue polls: one run with a problem delays no other. ``workflows/audit`` tests
+it over Temporal.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def late(run_id: int) -> LiveRun:
 
 
 class Store:
-    """So many runs whose poll is overdue."""
+    """A store with this number of runs whose poll is overdue."""
 
     def __init__(self, count: int) -> None:
         self.runs = [late(n) for n in range(1, count + 1)]

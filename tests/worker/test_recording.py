@@ -1,4 +1,4 @@
-"""What records noticed changes: first the poll, then the signal, and no outage of one loses the
+"""How noticed changes are recorded: first the poll, then the signal, and no outage of one loses the
 other.
 """
 
@@ -34,7 +34,7 @@ ONE: Tasks = frozenset({(0, 1)})
 
 @dataclass
 class Script:
-    """An observer that tells what the test says."""
+    """An observer that reports what the test says."""
 
     place: int = 0
     tell: Tell | None = None

@@ -1,4 +1,4 @@
-"""Which roles ask the cluster: those alone get a client of it, and in ``deploy/`` a token."""
+"""Which roles need the cluster: only those get a client for it, and a token in ``deploy/``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ DEPLOYED = TaskRef(70, 0, 1, "uid")
 
 
 def asked_of_the_cluster(role: str) -> set[str]:
-    """What the activities of a role ask ``self.cluster`` for, and whatever of their own they call
-    on the way.
+    """Return the calls to ``self.cluster`` by the activities of a role, including the methods that
+    they call.
     """
     found: set[str] = set()
     for method in activities_of(role, Parts(Mock(), *[None] * 7, Mock())):  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def settings(tmp_path: Path, **cluster: Any) -> Settings:
 def test_the_others_need_no_way_to_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    """In their pods there is neither a token nor a kubeconfig, and a client could not be made."""
+    """Their pods have neither a token nor a kubeconfig, and a client could not be made."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(kind, "api_of", lambda settings: pytest.fail("a client was made"))

@@ -1,4 +1,4 @@
-"""Numbers of runs are asked for everywhere, told where they are not known, and stop nobody from
+"""Numbers of runs are requested everywhere, reported where they are unknown, and keep nobody from
 serving.
 """
 

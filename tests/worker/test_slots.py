@@ -1,5 +1,5 @@
-"""Polling: how it ends; slots of workflow tasks: starts take none of remembered workflows, and none
-is lost.
+"""Worker polling: how it ends, and slots of workflow tasks: starts take none of cached workflows,
+and none is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def of(permit: Any, info: Any = None) -> Any:
 
 
 async def waits(slots: WorkflowSlots, sticky: bool) -> bool:
-    """Whether the next poll for workflow tasks of this kind waits."""
+    """Return whether the next poll for workflow tasks of this kind waits."""
     poll = asyncio.create_task(slots.reserve_slot(polls(sticky)))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def waits(slots: WorkflowSlots, sticky: bool) -> bool:
 
 
 async def pauses(lag: Lag, sticky: bool = False) -> bool:
-    """Whether the next poll waits although every slot is free, after a run has begun."""
+    """Return whether the next poll waits although every slot is free, after a run has begun."""
     lag.note(waited(0, polling.BEGINNING))
     return await waits(WorkflowSlots(lag), sticky)
 
@@ -62,7 +62,7 @@ async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
 
 
 def waited(seconds: float, activity_type: str = "sync_statuses") -> Any:
-    """An activity that began so long after it was scheduled."""
+    """Return an activity that began this long after it was scheduled."""
     times = {
         "started_time": NOW + timedelta(seconds=seconds),
         "current_attempt_scheduled_time": NOW,
@@ -156,9 +156,8 @@ async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> 
 
 
 async def test_slots_come_back_from_other_threads() -> None:
-    """As from the SDK's own.
-
-    All are used again and again, never more at once than there are, and none is lost.
+    """As from the SDK's own threads. All are reused again and again, never more at once than exist,
+    and none is lost.
     """
     slots = WorkflowSlots(Lag(), remembered=3, taken_up=1)
     at_once, most, lock = 0, 0, threading.Lock()

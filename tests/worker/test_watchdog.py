@@ -1,4 +1,4 @@
-"""A process that was asked to end ends within its grace, whatever its threads do."""
+"""A process that was asked to end ends within its grace period, whatever its threads do."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ print("left by itself", flush=True)
 
 
 def leave(what: str) -> tuple[int, str, str]:
-    """Exit code and output of such a process that gets SIGTERM when it is ready."""
+    """Return exit code and output of such a process that gets SIGTERM when it is ready."""
     with subprocess.Popen(
         [sys.executable, "-c", PROCESS, what],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The worker as a process: what it says when something is missing, and how it leaves."""
+"""The worker as a process: what it reports if something is missing, and how it exits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
-    """That of a worker whose probe listens there."""
+    """Return the environment of a worker whose probe listens there."""
     (folder / "crawlers.yaml").write_text(
         "- name: demo\n  kind: command\n  command: [python, -V]\n"
     )
@@ -63,7 +63,7 @@ def environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
 
 
 def refused(folder: Path, *words: str, **settings: str) -> tuple[int, str]:
-    """Exit code of a worker that does not start, and what it says."""
+    """Return exit code and output of a worker that does not start."""
     env, command = (
         environment(folder, processes.free_port(), **settings),
         [sys.executable, "-m", "crawler_lifecycle.cli"],
@@ -76,7 +76,7 @@ def refused(folder: Path, *words: str, **settings: str) -> tuple[int, str]:
 
 
 class WorkerProcess:
-    """``crawlctl worker`` with an environment of its own."""
+    """``crawlctl worker`` with its own environment."""
 
     def __init__(self, folder: Path, role: str = "all", **settings: str) -> None:
         self.port = processes.free_port()
@@ -87,7 +87,7 @@ class WorkerProcess:
         )  # fmt: skip
 
     def ready(self) -> tuple[int, dict[str, Any]]:
-        """Status and body of ``/readyz``; (0, {}) while nobody listens."""
+        """Return status and body of ``/readyz``, or (0, {}) while nobody listens."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}/readyz", timeout=30
@@ -102,7 +102,7 @@ class WorkerProcess:
     def until(
         self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 150
     ) -> dict[str, Any]:
-        """Poll readiness until it fits."""
+        """Poll readiness until it matches."""
         deadline = time.monotonic() + seconds
         while True:
             status, body = self.ready()
@@ -115,7 +115,7 @@ class WorkerProcess:
             time.sleep(0.05)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Signal it; exit code and what it said."""
+        """Send it a signal. Returns exit code and output."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         _, said = self.process.communicate(timeout=120)
@@ -158,7 +158,7 @@ def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProces
 def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     start: Callable[..., WorkerProcess], tmp_path: Path, role: str
 ) -> None:
-    """As in a pod without a token: no kubeconfig, and nothing that says who we are."""
+    """As in a pod without a token: no kubeconfig, and nothing that identifies us."""
     place = {"LIFECYCLE_CLUSTER__KIND": "kubernetes", "KUBECONFIG": "", "HOME": str(tmp_path)}
     if role in ASKING:
         code, said = refused(tmp_path, role, **place)
@@ -357,9 +357,8 @@ async def test_a_process_that_only_observes_is_ready_while_it_sees(
 
 
 def _replaced(state: Path, away: Path) -> None:
-    """A file takes the folder's place.
-
-    The observer may make the folder anew in between; then that one goes, too.
+    """Replace the folder by a file. If the observer creates the folder again in between, that one
+    is removed, too.
     """
     state.rename(away)
     deadline = time.monotonic() + 150

@@ -1,6 +1,4 @@
-"""A version of a worker, and how much it remembers; one without any version is what it always
-was.
-"""
+"""The version of a worker, and how much it caches; without a version, nothing changes."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def test_the_version_of_a_worker(given: dict[str, str], version: tuple[str, str]
 def test_no_code_is_read_to_name_a_build(
     version: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The SDK would read that of all modules; it takes no name beside a version."""
+    """The SDK would read the code of all modules, and accepts no name next to a version."""
     made: dict[str, Any] = {}
     monkeypatch.setattr(polling, "Worker", lambda _, **options: made.update(options))
     monkeypatch.setattr(polling, "activities_of", lambda *_: [])

@@ -20,7 +20,7 @@ async def skipping() -> AsyncIterator[WorkflowEnvironment]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def testbed(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[WorkflowHarness]:
-    """Real activities and store over fakes, in virtual time; replays every history at the end."""
+    """Real activities and store with fakes, in virtual time; replays every history at the end."""
     async with open_testbed(skipping.client, tmp_path) as testbed:
         yield testbed
 
@@ -29,14 +29,14 @@ async def testbed(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterato
 async def testbed_without_workers(
     skipping: WorkflowEnvironment, tmp_path: Path
 ) -> AsyncIterator[WorkflowHarness]:
-    """The same, with nobody listening until the test starts workers itself."""
+    """The same, without workers until the test starts some."""
     async with open_testbed(skipping.client, tmp_path, workers=False) as testbed:
         yield testbed
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def unhurried(skipping: WorkflowEnvironment) -> WorkflowEnvironment:
-    """A namespace of the same server in which time passes as it does."""
+    """A namespace of the same server with real time."""
     return await in_real_time(skipping)
 
 
@@ -44,7 +44,7 @@ async def unhurried(skipping: WorkflowEnvironment) -> WorkflowEnvironment:
 async def real_testbed(
     unhurried: WorkflowEnvironment, tmp_path: Path
 ) -> AsyncIterator[WorkflowHarness]:
-    """Real activities and store over fakes, in real time."""
+    """Real activities and store with fakes, in real time."""
     async with open_testbed(unhurried.client, tmp_path, clock=utc_now) as testbed:
         yield testbed
 
@@ -53,6 +53,6 @@ async def real_testbed(
 async def real_testbed_without_workers(
     unhurried: WorkflowEnvironment, tmp_path: Path
 ) -> AsyncIterator[WorkflowHarness]:
-    """The same, with nobody listening until the test starts workers itself."""
+    """The same, without workers until the test starts some."""
     async with open_testbed(unhurried.client, tmp_path, workers=False, clock=utc_now) as testbed:
         yield testbed

@@ -1,4 +1,4 @@
-"""Starts of managers and graphs that cannot be: input, workflow id, and what the failure says."""
+"""Impossible starts of managers and graphs: input, workflow id, and the message of the failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.testbed import WorkflowHarness
 async def fail_at_once(
     testbed: WorkflowHarness, workflow: str, result: type, field: str, id: str
 ) -> None:
-    """Each of them, where number 1 runs under this id."""
+    """Start each of them while number 1 is running under this id."""
     noun = field.removesuffix("_id")
     cases: list[tuple[Any, str, str]] = [
         (None, id, "order: missing"),

@@ -1,4 +1,4 @@
-"""Child tasks added to a live run by the update ``add_tasks``."""
+"""Child tasks that the update ``add_tasks`` adds to a live run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_the_same_update_or_request_again_adds_nothing(real_testbed: Workf
 async def test_what_a_quota_has_no_room_for_is_refused_at_once(
     real_testbed: WorkflowHarness,
 ) -> None:
-    """A try that was repeated until there is room would hold up the end of the run."""
+    """Repeating the call until there is a slot would delay the end of the run."""
     testbed = real_testbed
     testbed.cluster.behaviour = Behaviour(executes=None)
     testbed.store.initiation._quotas = testbed.store.additions._quotas = {
@@ -153,7 +153,7 @@ async def test_under_a_stop_and_after_the_end_nothing_is_added(
 async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run(
     real_testbed_without_workers: WorkflowHarness,
 ) -> None:
-    """In one workflow task Temporal hands updates over before a cancel: such tasks get rows, and
+    """In one workflow task, Temporal passes updates on before a cancel: such tasks get rows, and
     are cancelled.
     """
     testbed = real_testbed_without_workers

@@ -1,8 +1,6 @@
 """Whatever a Temporal client sends: any bytes as input, signals, updates and queries of our
-workflows.
-
-After each the run can be read, stopped and ended, and the one beside it has noticed nothing. What
-is known to be poison, and what each kind of it leads to, is in ``test_poison``.
+workflows. After each, the run can be read, stopped and ended, and the run next to it is not
+affected. ``test_poison`` covers what is known to be poison, and its effects.
 """
 
 from __future__ import annotations
@@ -101,9 +99,7 @@ STARTS = st.lists(
 
 
 async def send(handle: WorkflowHandle[Any, Any], how: str, name: str, args: list[Any]) -> None:
-    """One call of a stranger; that it is refused to its sender is right, also because the run has
-    ended.
-    """
+    """Make one call as an outsider; a refusal is correct, also because the run has ended."""
     call = {"signal": handle.signal, "update": handle.execute_update, "query": handle.query}[how]
     try:
         await call(name, args=args)
@@ -121,7 +117,7 @@ async def stopped(testbed: WorkflowHarness, handle: WorkflowHandle[Any, Any]) ->
 
 
 def read(testbed: WorkflowHarness, run_id: int) -> None:
-    """Every row of it can be read."""
+    """Check that every row of it can be read."""
     assert testbed.store.runs.get_run(run_id).run_id == run_id
     assert testbed.store.runs.request_of(run_id).crawler == "books"
     assert {task.run_id for task in testbed.store.tasks.list_tasks(run_id)} == {run_id}

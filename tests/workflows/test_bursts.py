@@ -1,4 +1,4 @@
-"""Many more open runs than a worker remembers, and a burst of starts: each step is a replay, and
+"""Many more open runs than a worker caches, and a burst of starts: each step is a replay, and
 nothing is lost.
 """
 
@@ -25,9 +25,7 @@ ROLES_HERE = ("workflows", "cluster", "control", "export")
 
 
 def seen_at(testbed: WorkflowHarness, handle: WorkflowHandle[Any, Any]) -> datetime | None:
-    """When the run was polled for the last time, by its row: a question to its workflow would be
-    a replay.
-    """
+    """Return when the run was last polled, by its row: a query to its workflow would be a replay."""
     rows = [row for row in testbed.store.runs.list_runs() if row.owner_workflow_id == handle.id]
     return rows[0].verified_at if rows else None
 
@@ -63,8 +61,8 @@ async def test_stops_polls_and_resumes_in_a_burst_of_starts(
 async def test_steps_of_a_run_that_has_begun_come_before_starts(
     real_testbed: WorkflowHarness,
 ) -> None:
-    """Outside of the cache of a worker, which may have died, Temporal orders steps by the priority
-    of the workflow.
+    """Without a worker's cache, because the worker may have died, Temporal orders steps by the
+    workflow's priority.
     """
     real_testbed.cluster.behaviour = Behaviour(executes=None)
     run = await real_testbed.start(BOOKS)

@@ -1,4 +1,4 @@
-"""The workflow that deletes what a run brought, on a real server: histories, archives and files are
+"""The workflow that deletes a run's results, on a real server: histories, archives and files are
 gone.
 """
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def histories(client: Client, since: datetime) -> list[str]:
-    """Executions since then in whose history the word stands."""
+    """Return executions since then whose history contains the word."""
     found = []
     async for row in client.list_workflows(f"StartTime >= '{since.isoformat()}'"):
         history = await client.get_workflow_handle(row.id, run_id=row.run_id).fetch_history()
@@ -41,7 +41,7 @@ async def histories(client: Client, since: datetime) -> list[str]:
 
 
 async def planted(testbed: WorkflowHarness) -> RunRef:
-    """A run with the word in all that it was asked for and has said, ended and exported."""
+    """An ended and exported run with the word in everything that it got and reported."""
     testbed.cluster.behaviour = Behaviour(
         log=f"{WORD}\n", end=replace(Behaviour().end, finish_reason=WORD, message=WORD)
     )
@@ -54,7 +54,7 @@ async def planted(testbed: WorkflowHarness) -> RunRef:
 
 
 async def deleted(testbed: WorkflowHarness, run: RunRef) -> Any:
-    """Delete it; its row afterwards."""
+    """Delete it. Returns its row afterwards."""
     await asyncio.to_thread(testbed.store.deletion.ask_deletion, run.run_id, "ada")
     await Workflows(testbed.client).delete_run(run)
     workflow_id = deletion_workflow_id(run)
@@ -83,7 +83,7 @@ def local(real_testbed: WorkflowHarness) -> Path:
 
 
 def files(folder: Path) -> list[Path]:
-    """Files in which the word stands."""
+    """Return files that contain the word."""
     return [
         path for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()
     ]
@@ -109,7 +109,7 @@ async def test_nothing_is_left_in_temporal_and_in_archives(real_testbed: Workflo
 
 @pytest.mark.troubles
 async def test_what_still_delivers_is_ended_and_waited_for(real_testbed: WorkflowHarness) -> None:
-    """An archive that nobody takes keeps the workflow of a run open for a day."""
+    """An archive that nobody accepts keeps a run's workflow open for a day."""
     since = utc_now()
     real_testbed.outside.fail["store"] = NotDelivered(WORD)
     real_testbed.cluster.folders[1, 0] = real_testbed.folder
@@ -161,7 +161,9 @@ async def test_an_outage_is_told_and_what_is_left_goes_after_it(
 async def test_only_parents_of_others_hear_words_of_a_crawler(
     monkeypatch: pytest.MonkeyPatch, parent: str, words: tuple[str, str]
 ) -> None:
-    """Ours read the row of the run: a word in their histories would outlive its deletion."""
+    """Our own workflows read the row of the run: a word in their histories would outlive its
+    deletion.
+    """
     heard: list[RunResult] = []
 
     async def tell(parent: str, signal: str, result: RunResult, inbox: object) -> None:

@@ -1,5 +1,5 @@
-"""Somebody writes into the database while a run is under way: it waits, says why, and goes on when
-that is mended.
+"""Somebody edits the database during a run: it waits, says why, and continues when that is
+repaired.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sending again what an ended run has to deliver."""
+"""Repeating the deliveries of an ended run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def fence_of(testbed: WorkflowHarness, run_id: int, attempt: int) -> Fence:
 
 @pytest.fixture
 def hours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """For how long it is tried: a day.
-
-    An hour of it is enough here, where a test does not ask for all.
+    """Set how long it is tried: a day in production. An hour is enough here, unless a test needs
+    all of it.
     """
     most: int = getattr(request, "param", 1)
     for name in ("initiate_export_signal", "export_supporting_files"):

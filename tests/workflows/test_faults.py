@@ -1,4 +1,4 @@
-"""The run tells the truth although everything around it lies, is late, or is away."""
+"""The run's record is true although everything around it is wrong, late or down."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ async def test_a_database_that_is_away_for_minutes_fails_no_run(
 def forgetful(
     skipping: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> WorkflowEnvironment:
-    """Executions continue as new after a few steps, as where the server suggests it: recorded
-    histories have that.
+    """Let executions continue as new after a few steps, as if the server suggested it, as in
+    recorded histories.
     """
     monkeypatch.setattr(calls, "HISTORY_MAX", 60)
     return skipping
@@ -200,7 +200,7 @@ async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_sign
 async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
-    """Also between two pages: each activity has time for one task here."""
+    """Even between two pages: each activity has time for one task here."""
     monkeypatch.setattr(cancellation, "PASS_S", 0.0)
     async with open_testbed(forgetful.client, tmp_path) as testbed:
         testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
@@ -261,8 +261,8 @@ async def test_no_stop_is_lost_between_two_executions(
 async def test_an_update_that_hangs_holds_up_neither_polls_nor_a_stop(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the workflow is asked to continue as new, for which it would have to wait for the
-    update's answer.
+    """Even when the workflow is asked to continue as new, for which it would have to wait for the
+    update.
     """
     async with open_testbed(forgetful.client, tmp_path) as testbed:
         testbed.cluster.behaviour = UNTIL_STOPPED

@@ -1,6 +1,6 @@
-"""Thousands of signals that nobody knows: stops are still taken, and every workflow leaves long
-before a limit of the server, whatever it waits for, and does what it was doing in its next
-execution."""
+"""Thousands of unknown signals: stops are still accepted, and every workflow leaves long before a
+limit of the server, whatever it waits for, and continues its work in its next execution.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ BOOKS = {"crawler": "books", "poll_minutes": [0.02]}
 
 @pytest.fixture(autouse=True)
 def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many signals are sent; histories are short but for the test with as many as a server
-    takes.
+    """Set how many signals are sent; histories are short except in the test with as many as a
+    server accepts.
     """
     if request.node.get_closest_marker("slow") is not None:
         return REAL
@@ -51,7 +51,7 @@ def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 async def flood(handle: Handle, count: int) -> None:
-    """So many signals, each with a name of its own, to whatever execution is the present one."""
+    """Send this number of signals, each with its own name, to the present execution."""
     numbers = iter(range(count))
 
     async def send() -> None:
@@ -71,7 +71,7 @@ async def flood(handle: Handle, count: int) -> None:
 
 @contextmanager
 def held(owner: Any, method: str) -> Iterator[threading.Event]:
-    """While this is open a method of the outside hangs; the event is set when somebody is in it."""
+    """While this is open, a method of the outside hangs; the event is set when a call is in it."""
     begun, over, really = threading.Event(), threading.Event(), getattr(owner, method)
 
     def hang(*args: Any, **more: Any) -> Any:
@@ -88,8 +88,8 @@ def held(owner: Any, method: str) -> Iterator[threading.Event]:
 
 
 async def left_in_time(testbed: WorkflowHarness, handle: Handle) -> None:
-    """It went on as new, as soon as the flood let it: the server refuses that while signals come
-    in.
+    """Check that it continued as new as soon as the flood permitted it: the server refuses that
+    while signals arrive.
     """
     chain = await testbed.chain(handle)
     assert len(chain) > 1
@@ -130,9 +130,8 @@ async def test_a_flooded_run_is_stopped_as_any_other(
 async def test_one_that_records_itself_is_left_and_begins_again(
     short: int, real_testbed: WorkflowHarness
 ) -> None:
-    """The database is away: the run has no number yet.
-
-    The stop that came is on its row when it has one.
+    """The database is down, so the run has no number yet. The stop that arrived is in its row once
+    it has one.
     """
     testbed = real_testbed
     testbed.cluster.behaviour = Behaviour(executes=None)
@@ -171,8 +170,8 @@ async def test_a_verdict_under_way_is_left_and_a_stop_is_on_record_before_it(
 async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(
     short: int, real_testbed: WorkflowHarness
 ) -> None:
-    """What was told before it is not told again, and a stop that comes after the verdict is called
-    that.
+    """What was reported before it is not repeated, and a stop after the verdict is reported as
+    such.
     """
     testbed = real_testbed
     testbed.cluster.folders[1, 0] = testbed.folder
@@ -196,7 +195,7 @@ AGAIN = "send the update again with request_id 'p1'"
 
 
 async def sent_again(handle: Handle, page: dict[str, Any]) -> Any:
-    """As a caller who was told so: what comes before the last of the flood is refused once more."""
+    """Send it again as a caller would: before the end of the flood, it is refused once more."""
     while True:
         try:
             return await handle.execute_update("add_tasks", page)
@@ -285,9 +284,8 @@ async def test_workflows_without_signals_drop_them(
 async def test_a_flood_that_one_step_takes_in_costs_it_little(
     real_testbed_without_workers: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it came while no worker was there.
-
-    The stop in it is carried out, and how many there were is told.
+    """All signals arrived while no worker was running. The stop among them is carried out, and
+    their number is reported.
     """
     testbed, handled = real_testbed_without_workers, list[str]()
     signal = Inbox.signal

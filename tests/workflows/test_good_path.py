@@ -49,8 +49,8 @@ async def test_a_single_process_run_ends_completed(testbed: WorkflowHarness) -> 
 
 @pytest.mark.slow
 async def test_a_day_on_the_ladder_stays_small(testbed: WorkflowHarness) -> None:
-    """A quarter of it is in ``test_classic_skipping``, with so many polls, and each of them so many
-    events.
+    """``test_classic_skipping`` covers a quarter of it, with this number of polls, and this number
+    of events for each.
     """
     testbed.cluster.behaviour = Behaviour(executes=24 * 3600)
     handle = await testbed.start({"crawler": "books"})

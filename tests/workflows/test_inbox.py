@@ -119,7 +119,7 @@ def test_a_manager_s_stop_that_leaves_its_runs_no_longer_adds_something() -> Non
 
 
 def test_force_that_the_database_knew_first_adds_something_once() -> None:
-    """The gateway records a stop before it signals it: a poll may read it in between."""
+    """The gateway records a stop before it sends the signal: a poll may read it in between."""
     inbox = Inbox()
     inbox.recorded_stop(ADA)
     assert not inbox.changed, "the first of all is carried out as it is"

@@ -1,4 +1,4 @@
-"""Stops of runs of many tasks: a few events, progress on record, and nobody waits for a task that
+"""Stops of runs with many tasks: few events, progress on record, and nobody waits for a task that
 hangs.
 """
 
@@ -27,7 +27,7 @@ NEVER = {"force_stop_after_s": None}
 
 
 async def started(testbed: WorkflowHarness, tasks: int) -> Any:
-    """A run of more tasks than a request may hold, all of which execute."""
+    """An executing run with more tasks than a request may contain."""
     row, _ = testbed.store.initiation.reserve_run(
         RunRequest(crawler="books"), "large", [{}] * tasks
     )
@@ -45,7 +45,7 @@ async def started(testbed: WorkflowHarness, tasks: int) -> Any:
 async def test_a_stop_of_thousands_of_tasks_takes_few_events(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, force: bool, tasks: int
 ) -> None:
-    """The few have a page and more as well: it is smaller there."""
+    """The few also have more than a page, which is smaller there."""
     monkeypatch.setattr(cancellation, "STOP_PAGE", min(tasks // 3, cancellation.STOP_PAGE))
     testbed.cluster.behaviour = UNTIL_STOPPED
     handle = await started(testbed, tasks)
@@ -66,7 +66,7 @@ async def test_a_stop_of_thousands_of_tasks_takes_few_events(
 async def test_a_task_that_hangs_keeps_no_other_one_waiting(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More tasks than are asked at once hang in the call that asks them."""
+    """More tasks hang in the call than are stopped at once."""
     monkeypatch.setitem(Abreast.__init__.__kwdefaults__, "slow_s", 0.1)
     testbed.cluster.behaviour = UNTIL_STOPPED
     handle = await testbed.start({"crawler": "books", "tasks": [{}] * 36, "limits": NEVER})
@@ -115,7 +115,9 @@ async def test_whoever_takes_a_stop_over_goes_on_where_it_was(
 
 
 async def test_force_counts_from_when_a_task_was_asked(testbed: WorkflowHarness) -> None:
-    """The cluster takes no stop for longer than the limit: nobody is killed who was never asked."""
+    """The cluster accepts no stop for longer than the limit: a task that never received it is not
+    killed.
+    """
     testbed.cluster.behaviour = IGNORES
     handle = await testbed.start(
         {"crawler": "books", "tasks": [{}] * 3, "limits": {"force_stop_after_s": 60}}

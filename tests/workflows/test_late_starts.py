@@ -1,6 +1,4 @@
-"""Several gateways that start a workflow for the same run: the start that comes last executes
-nothing again.
-"""
+"""Several gateways start a workflow for the same run: the last start executes nothing again."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 
 class Slow(Workflows):
-    """A connection on which a start is under way until it is let through."""
+    """A connection on which a start waits until it is released."""
 
     def __init__(self, testbed: WorkflowHarness) -> None:
         super().__init__(testbed.client)
@@ -53,7 +51,7 @@ def commands(testbed: WorkflowHarness, workflows: Workflows | None = None) -> Co
 
 async def two_starts(testbed: WorkflowHarness, row: RunRow) -> RunResult:
     """Both gateways decide to start the workflow; one does and its run ends, and then the other
-    one's start comes.
+    one's start arrives.
     """
     slow = Slow(testbed)
     other = asyncio.create_task(commands(testbed, slow).take_over(row))

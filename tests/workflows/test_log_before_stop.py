@@ -1,5 +1,5 @@
-"""On a cluster where logs go with their tasks, the log is read before the stop, and the stop waits
-for nobody.
+"""On a cluster where logs disappear with their tasks, the log is read before the stop, and the stop
+waits for nobody.
 """
 
 from __future__ import annotations

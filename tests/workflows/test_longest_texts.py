@@ -1,5 +1,5 @@
-"""The longest texts that entry points let in really pass through Temporal, which ends a workflow
-for one that is too long.
+"""The longest texts that entry points accept pass through Temporal, which ends a workflow for one
+that is too long.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ ENDED = Behaviour(
 
 
 async def _closed_well(testbed: WorkflowHarness, workflow_id: str) -> dict[str, Any]:
-    """Its search attributes.
-
-    A run ends in its own time; what Temporal has ended has another status.
-    """
+    """Return its search attributes, and check that Temporal did not end it."""
     found = await testbed.client.get_workflow_handle(workflow_id).describe()
     assert found.status is WorkflowExecutionStatus.COMPLETED
     return {pair.key.name: pair.value for pair in found.typed_search_attributes.search_attributes}

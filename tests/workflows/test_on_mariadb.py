@@ -1,4 +1,4 @@
-"""The workflow on MariaDB: a few tests always, all others when ``LIFECYCLE_TEST_DATABASE`` is
+"""The workflow on MariaDB: a few tests always, all others if ``LIFECYCLE_TEST_DATABASE`` is
 ``mariadb``.
 """
 
@@ -42,7 +42,7 @@ OTHERS: list[Callable[[WorkflowHarness], Awaitable[None]]] = [
 async def mariadb_testbed(
     skipping: WorkflowEnvironment, mariadb: MariaDb, tmp_path: Path
 ) -> AsyncIterator[WorkflowHarness]:
-    """The testbed on a database of MariaDB."""
+    """The testbed on a MariaDB database."""
     with mariadb.database() as url:
         async with open_testbed(skipping.client, tmp_path, database=url) as testbed:
             yield testbed
@@ -64,7 +64,7 @@ async def test_the_same(
 async def test_a_database_that_is_away_for_a_while_fails_no_run(
     unhurried: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    """Killed while runs are in every phase, and back after seconds: all of them go on and end by
+    """It is killed while runs are in every phase, and back after seconds: all continue and end with
     the truth.
     """
     with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:

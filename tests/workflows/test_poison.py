@@ -1,7 +1,6 @@
-"""Payloads that nobody can read, by every way on which a payload reaches a run.
-
-Only the call that brought one fails, and says why; the run goes on to its end, a stop still stops,
-and every history replays (the testbed replays them all).
+"""Unreadable payloads, in every way in which a payload reaches a run. Only the call that sent one
+fails, with a reason; the run continues to its end, a stop still works, and every history replays
+(the testbed replays them all).
 """
 
 from __future__ import annotations
@@ -94,8 +93,8 @@ every = pytest.mark.parametrize(
 
 
 async def running(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
-    """In real time: where it is skipped, such a run is polled again and again until the test is
-    through.
+    """In real time: with skipped time, such a run is polled again and again until the end of the
+    test.
     """
     testbed.cluster.behaviour = UNTIL_STOPPED
     handle = await testbed.start(
@@ -151,7 +150,7 @@ async def test_too_few_and_too_many_payloads_as_input(testbed: WorkflowHarness) 
 
 
 async def test_an_input_whose_key_is_lost_waits_for_the_key(testbed: WorkflowHarness) -> None:
-    """It may be a run of ours whose key was taken out too early: to fail it would lose it."""
+    """It may be a run of ours whose key was removed too early: failing it would lose it."""
 
     async def play(kind: str) -> None:
         handle = await testbed.client.start_workflow(
@@ -235,7 +234,7 @@ async def test_any_other_signal_changes_nothing_whatever_it_carries(
 async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(
     real_testbed: WorkflowHarness,
 ) -> None:
-    """A history over 4 MiB is left behind; what the signals said of themselves is cut, so it does
+    """A history of more than 4 MiB is left behind; the contents of the signals are cut, so they do
     not come along.
     """
     handle = await running(real_testbed)
@@ -319,7 +318,7 @@ async def test_a_cancel_stops_whatever_reason_it_has(real_testbed: WorkflowHarne
 
 
 class Held:
-    """The first poll of every run is under way and does not come back until it is let go."""
+    """The first poll of every run is in progress and does not return until it is released."""
 
     def __init__(self, testbed: WorkflowHarness, error: Exception | None = None) -> None:
         self.testbed, self.error = testbed, error
@@ -338,8 +337,8 @@ class Held:
         return self._poll(*args)
 
     async def stranger(self, handle: WorkflowHandle[Any, Any]) -> tuple[str, AsyncActivityHandle]:
-        """The name of the pending activity, and a handle by which a stranger can answer in its
-        place.
+        """Return the name of the pending activity, and a handle by which an outsider can answer in
+        its place.
         """
         await self.testbed.until(lambda: handle.id in self.entered)
         [pending] = (await handle.describe()).raw_description.pending_activities
@@ -399,7 +398,7 @@ async def test_details_of_a_failure_cost_one_try(
 async def test_details_of_a_heartbeat_cost_nothing(
     testbed: WorkflowHarness, poisons: Sequence[str]
 ) -> None:
-    """The server gives them to the next try, and the SDK would fail it for good."""
+    """The server passes them to the next try, and the SDK would fail it for good."""
     held = Held(testbed, ClusterUnavailable("503"))
 
     async def play(poison: str) -> None:
@@ -416,10 +415,9 @@ async def test_details_of_a_heartbeat_cost_nothing(
 
 
 class Strangers:
-    """Workers of a foreign build: they answer these activities with what nobody can read, and do
-    nothing.
-
-    ``names`` are by workflow. ``times`` is how often each is answered so; without it, always.
+    """Workers of a foreign build: they answer these activities with unreadable results, and do
+    nothing. ``names`` are by workflow. ``times`` is how often each is answered like this; by
+    default, always.
     """
 
     def __init__(
@@ -485,7 +483,7 @@ async def test_a_stop_gets_through_while_answers_stay_unreadable(
     monkeypatch: pytest.MonkeyPatch,
     activities: Sequence[str],
 ) -> None:
-    """One run for each activity whose answers nobody can read."""
+    """One run for each activity whose results are unreadable."""
     testbed, queues = testbed_without_workers, {names.QUEUE_MAIN, names.QUEUE_CLUSTER}
     strangers = Strangers({f"testbed/{name}": [name] for name in activities}, queues=queues)
     monkeypatch.setattr("tests.support.testbed.activities_of", strangers.activities_of)
@@ -588,7 +586,7 @@ async def test_the_time_to_start_is_over_although_answers_stay_unreadable(
 
 
 def _answering() -> list[Any]:
-    """The activities, as their classes define them."""
+    """Return the activities, as their classes define them."""
     kinds = {
         kind
         for module in activity_modules()
@@ -604,7 +602,7 @@ def _answering() -> list[Any]:
 
 
 async def test_no_answer_of_another_type_comes_through() -> None:
-    """Of any activity: what was read is what its annotation says, or it was not read."""
+    """For any activity: what was read has the annotated type, or it was not read."""
     methods = _answering()
     assert {m.__name__ for m in methods} == set(POLICIES)
     converter = TolerantPayloadConverter()

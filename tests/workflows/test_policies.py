@@ -1,4 +1,4 @@
-"""Whose turn comes first where more wait than a worker has places for."""
+"""The order when more calls wait than a worker has slots for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_stop_comes_before_a_change_and_a_change_before_starts_and_planned_pol
 
 
 def test_planned_polls_come_before_no_start() -> None:
-    """With the same priority they are served as they come, and by turns where the server knows
+    """With the same priority, they are served in order of arrival, and in turns if the server knows
     fairness keys.
     """
     for name, queue, start in (

@@ -1,4 +1,4 @@
-"""A run is polled from its first task on, whatever waits: start, deployment, limits, the
+"""A run is polled from its first task on, whatever it waits for: start, deployment, limits, the
 scheduler service.
 """
 
@@ -26,10 +26,8 @@ LAG_S, POLL_S = 65.0, 905.0
 
 
 class Away:
-    """The scheduler service is away from one moment of the run's own time to another, in seconds
-    from its first call.
-
-    ``creates`` says that it creates all the same, and only its answers are lost.
+    """The scheduler service is down from one time to another of the run's own time, in seconds from
+    its first call. With ``creates``, it still creates, and only its responses are lost.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class Away:
 
 
 def lags(testbed: WorkflowHarness, run_id: int) -> dict[int, float]:
-    """By index, how many seconds after its end each task's end was on record."""
+    """Return, by index, how many seconds after its end each task's end was recorded."""
     index = {task.task_id: task.task_index for task in testbed.store.tasks.list_tasks(run_id)}
     ends = [
         t
@@ -64,7 +62,7 @@ def lags(testbed: WorkflowHarness, run_id: int) -> dict[int, float]:
 
 
 def status_at(testbed: WorkflowHarness, run_id: int, status: str) -> datetime:
-    """When the run got this status."""
+    """Return when the run got this status."""
     at: datetime = next(
         t.committed_at
         for t in testbed.store.runs.transitions(run_id)
@@ -74,7 +72,7 @@ def status_at(testbed: WorkflowHarness, run_id: int, status: str) -> datetime:
 
 
 def deferring(testbed: WorkflowHarness, indexes: set[int], seconds: float, does: Behaviour) -> None:
-    """A cluster without room for these tasks for so many seconds from the first call on."""
+    """A cluster without slots for these tasks for this many seconds from the first call."""
     began: list[datetime] = []
 
     def behaviour(run: int, index: int, attempt: int) -> Behaviour:
@@ -100,7 +98,7 @@ async def test_the_lowest_task_is_put_off_and_others_are_created(testbed: Workfl
 async def test_what_was_put_off_is_offered_again_although_nothing_has_started(
     testbed: WorkflowHarness,
 ) -> None:
-    """As where all tasks of a run wait for each other."""
+    """As when all tasks of a run wait for each other."""
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(deployed="deferred", deploy_reason="quota exceeded")
         if index == 1 and len(testbed.scheduler.calls) < 2
@@ -130,7 +128,7 @@ async def test_tasks_execute_and_end_while_the_main_one_waits(testbed: WorkflowH
 async def test_the_scheduler_service_is_away_and_polls_go_on(
     testbed: WorkflowHarness, creates: bool
 ) -> None:
-    """For the second wave; what executes meanwhile ends, and is seen to."""
+    """For the second wave; tasks that execute meanwhile end, and their ends are recorded."""
     away = Away(testbed, 30, HOUR / 4, creates=creates)
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=100 if index == 0 else 700
@@ -198,7 +196,7 @@ async def test_limits_of_time_count_while(testbed: WorkflowHarness, name: str) -
 async def test_an_end_that_the_wait_for_the_start_found_late_is_a_correction(
     testbed: WorkflowHarness,
 ) -> None:
-    """The cluster was away while the only task began and ended."""
+    """The cluster was down while the only task began and ended."""
     testbed.cluster.behaviour = Behaviour(waits=60, executes=60)
     poll, began = testbed.cluster.poll, list[datetime]()
 
@@ -290,8 +288,8 @@ async def test_a_resumed_run_is_polled_at_while_its_tasks_wait(testbed: Workflow
 
 
 async def test_overdue_polls_of_a_run_never_pile_up(testbed: WorkflowHarness) -> None:
-    """However many intervals pass without an answer of the cluster: one poll makes up for them, and
-    then all go on.
+    """However many intervals pass without a response of the cluster, one poll makes up for them,
+    and the schedule continues.
     """
     poll, away = testbed.cluster.poll, list[datetime]()
 

@@ -1,5 +1,5 @@
-"""Runs that wait for places of their pools: they are called, they can be stopped, and no poll is
-needed for that.
+"""Runs that wait for slots of their pools are woken and can be stopped, and no poll is needed for
+that.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ async def test_a_run_whose_workflow_is_gone_keeps_no_place(pooled: WorkflowHarne
 async def test_runs_of_one_site_take_turns_without_pools(
     unhurried: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    """A run of one task, one of several whose first try fails, and a stop of the last in line."""
+    """A run with one task, one with several whose first try fails, and a stop of the last in the
+    queue.
+    """
     async with open_testbed(unhurried.client, tmp_path, clock=utc_now) as testbed:
         limit(testbed.store, "shop.example", tasks=1)
         calls = SlotCalls("caps", testbed.store.caps, Workflows(unhurried.client).place_free, 0.05)

@@ -39,7 +39,7 @@ _ENDLESS_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What one task does, in seconds of the cluster's clock."""
+    """The behaviour of one task, in seconds of the cluster's clock."""
 
     waits: float = 0.0
     executes: float | None = 1.0
@@ -99,9 +99,7 @@ class _Task:
         return self.created_at + timedelta(seconds=self.behaviour.waits)
 
     def settle(self, now: datetime) -> None:
-        """Write down the end when it has come: the earliest of its own and the one a stop
-        brings.
-        """
+        """Record the end when its time has come: the earlier of its own and that of a stop."""
         if self.ended is not None or self.gone:
             return
         does, started = self.behaviour, self.started_at()
@@ -120,11 +118,9 @@ class _Task:
 @dataclass
 class FakeCluster:
     """Implements ``Cluster``, ``TaskFiles``, ``KnowsRuns`` and ``Deployer``; thread-safe.
-
     ``behaviour`` is one for all tasks, or a function of (run_id, index, attempt). ``calls`` counts
-    the calls by method name, failed ones too. ``fail_with`` makes methods raise; ``vanish`` and
-    ``end_now`` are what happens behind our back. ``folders`` are answered by ``files`` for tasks
-    that exist.
+    the calls by method name, failed ones too. ``fail_with`` makes methods raise errors; ``vanish``
+    and ``end_now`` act from outside. ``files`` returns ``folders`` for existing tasks.
     """
 
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -149,9 +145,7 @@ class FakeCluster:
     # --- the script
 
     def fail_with(self, error: Exception | None, *methods: str) -> None:
-        """From now on these methods (all, when none is named) raise the error; ``None`` heals
-        them.
-        """
+        """From now on, these methods (all, if none is named) raise the error; ``None`` ends this."""
         with self._lock:
             for method in methods or (
                 "deploy",
@@ -168,12 +162,12 @@ class FakeCluster:
                     self._errors[method] = error
 
     def vanish(self, run_id: int, index: int = 0, attempt: int = 1) -> None:
-        """The task is gone without a trace."""
+        """Let the task disappear without a trace."""
         with self._lock:
             self._tasks[run_id, index, attempt].gone = True
 
     def end_now(self, run_id: int, index: int = 0, attempt: int = 1, end: End = KILLED) -> None:
-        """The task ends now, for reasons of its own (default: killed behind our back)."""
+        """End the task now, for its own reasons (default: killed from outside)."""
         with self._lock:
             task = self._tasks[run_id, index, attempt]
             now = self.clock()
@@ -182,13 +176,15 @@ class FakeCluster:
                 task.ended = (now, replace(end, finished_at=now))
 
     def signals(self, run_id: int, index: int = 0, attempt: int = 1) -> int:
-        """How many stop signals the task received."""
+        """Return how many stop signals the task received."""
         with self._lock:
             task = self._tasks.get((run_id, index, attempt))
             return 0 if task is None else task.signals
 
     def alive(self, run_id: int | None = None) -> list[tuple[int, int, int]]:
-        """What waits or executes now, of all runs or of one, as (run_id, index, attempt)."""
+        """Return what is waiting or executing now, of all runs or of one, as (run_id, index,
+        attempt).
+        """
         with self._lock:
             now = self.clock()
             tasks = {key: task for key, task in self._tasks.items() if run_id in (None, key[0])}
@@ -197,7 +193,9 @@ class FakeCluster:
             return [key for key, task in tasks.items() if task.ended is None and not task.gone]
 
     def phases(self) -> dict[tuple[int, int, int], Phase]:
-        """What each task that was ever deployed does now, by (run_id, index, attempt)."""
+        """Return the present phase of each task that was ever deployed, by (run_id, index,
+        attempt).
+        """
         with self._lock:
             now = self.clock()
             refs = {key: TaskRef(0, key[1], key[2], task.uid) for key, task in self._tasks.items()}
@@ -207,7 +205,7 @@ class FakeCluster:
             }
 
     def counted(self) -> list[LiveCounters]:
-        """What the tasks that execute now have counted so far."""
+        """Return what the executing tasks have counted so far."""
         with self._lock:
             now = self.clock()
             alive = [
@@ -375,7 +373,7 @@ class FakeCluster:
     # --- inside
 
     def _called(self, method: str) -> threading.RLock:
-        """Count the call and raise what was asked for; the lock to work under."""
+        """Count the call and raise the requested error. Returns the lock to work under."""
         with self._lock:
             self.calls[method] += 1
             error = self._errors.get(method)
@@ -398,9 +396,8 @@ class FakeCluster:
             raise ClusterUnavailable(f"a task was put into {other}, and we look into {self.here}")
 
     def _ours(self, run: RunRef, ref: TaskRef) -> _Task | None:
-        """The task, unless another object is under its name.
-
-        Raises ``ClusterUnavailable`` for one elsewhere.
+        """Return the task, unless another object has its name. Raises ``ClusterUnavailable`` for
+        one elsewhere.
         """
         found = self._find(run, ref)
         if found is None:

@@ -10,10 +10,7 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 
 class FakeLogs:
-    """Implements ``TaskLogs``.
-
-    A task has a log from the first ``write`` on, and ends with ``end``.
-    """
+    """Implements ``TaskLogs``. A task has a log from the first ``write``, and ends with ``end``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,18 +20,18 @@ class FakeLogs:
         """Raised by every reading, as long as it is set."""
 
     def write(self, data: bytes, run_id: int, index: int = 0, attempt: int = 1) -> None:
-        """The task prints."""
+        """Let the task print."""
         with self._lock:
             key = (run_id, index, attempt)
             self._logs[key] = self._logs.get(key, b"") + data
 
     def cut(self, run_id: int, index: int = 0, attempt: int = 1) -> None:
-        """The log is moved aside and begins anew."""
+        """Move the log aside, and begin a new one."""
         with self._lock:
             self._logs[run_id, index, attempt] = b""
 
     def end(self, run_id: int, index: int = 0, attempt: int = 1) -> None:
-        """The task ends."""
+        """Let the task end."""
         with self._lock:
             self._ended.add((run_id, index, attempt))
 

@@ -16,9 +16,8 @@ from .cluster import FakeCluster
 
 @dataclass
 class FakeObserver:
-    """Implements ``Observer`` over a ``FakeCluster`` whose clock is the wall's.
-
-    ``problem`` makes it blind until it is ``None`` again. ``place`` is what its health says.
+    """Implements ``Observer`` over a ``FakeCluster`` in real time. ``problem`` stops it until it is
+    ``None`` again. ``place`` is what its health reports.
     """
 
     cluster: FakeCluster

@@ -1,8 +1,6 @@
 """Outside services in memory: scheduler service, workflow directory, notifier, sink, archive,
-catalogue.
-
-Each behaves like its adapter (``tests/contracts/services`` runs the same tests over both) and can
-be told to fail.
+catalogue. Each behaves like its adapter (``tests/contracts/services`` runs the same tests over
+both), and tests can make it fail.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ from crawler_lifecycle.store.store import Store
 
 
 class Faults:
-    """What shall go wrong, in order: each error is raised once, by the next call."""
+    """Planned errors, in order: the next call raises each once."""
 
     def __init__(self) -> None:
         self._next: deque[LifecycleError] = deque()
@@ -89,12 +87,12 @@ class FakeCatalogue:
 
 
 def untried(store: Store) -> Policies:
-    """Policies that try nothing again."""
+    """Return policies that retry nothing."""
     return Policies(store.retries, FakeCatalogue(), Retries(max=0))
 
 
 class FakeDeployer:
-    """The port ``Deployer``: remembers what it created, and can have no room for some tasks."""
+    """The port ``Deployer``: records what it created, and can lack slots for some tasks."""
 
     kind = "fake"
 
@@ -134,10 +132,8 @@ class FakeDeployer:
 
 
 class FakeScheduler:
-    """The port ``SchedulerClient``: the scheduler service without HTTP.
-
-    ``faults`` strike before anything happens; ``lost_answers`` calls take effect and then seem to
-    have failed.
+    """The port ``SchedulerClient``: the scheduler service without HTTP. ``faults`` strike before
+    anything happens; ``lost_answers`` calls take effect and then appear to have failed.
     """
 
     problem: str | None = None
@@ -213,7 +209,7 @@ class FakeDirectory:
         self.faults = Faults()
 
     def has_begun(self, workflow_id: str) -> None:
-        """Nothing waits here for its turn."""
+        """Nothing waits for its turn here."""
 
     def is_open(self, owner: Owner) -> bool:
         self.faults.strike()
@@ -317,7 +313,7 @@ class FakeDirectory:
 
 
 class FakeNotifier:
-    """The port ``Notifier``: remembers what was pushed."""
+    """The port ``Notifier``: records what was pushed."""
 
     sends = True
 
@@ -337,7 +333,7 @@ class FakeNotifier:
 
 
 class FakeWebhooks:
-    """``WebhookSenders`` that remembers, and fails for as long as ``fails`` says so, for one
+    """``WebhookSenders`` that record deliveries, and fail as long as ``fails`` says, for one
     subject or for all.
     """
 
@@ -360,7 +356,7 @@ class FakeWebhooks:
 
 
 class FakeSink:
-    """The port ``EventSink``: remembers what was sent."""
+    """The port ``EventSink``: records what was sent."""
 
     name = "fake"
 
@@ -386,7 +382,7 @@ def _check_json(event: Event) -> None:
 
 
 def _contents(source: FileSource) -> list[tuple[str, bytes]]:
-    """Names and contents of a source's files. Raises ``FilesMissing``."""
+    """Return names and contents of a source's files. Raises ``FilesMissing``."""
     if source.missing is not None:
         raise FilesMissing(source.missing)
     if source.bundle is not None:
@@ -400,7 +396,7 @@ def _contents(source: FileSource) -> list[tuple[str, bytes]]:
 
 
 class FakeArchive:
-    """The port ``FileArchive`` in memory. Takes honest folders only."""
+    """The port ``FileArchive`` in memory, which accepts only valid folders."""
 
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}

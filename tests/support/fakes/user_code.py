@@ -1,4 +1,4 @@
-"""``UserCodeProcesses`` in this very process: for tests of everything around users' classes."""
+"""``UserCodeProcesses`` in this process: for tests of everything around users' classes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ Answer = Callable[[str, Mapping[str, Any]], Any]
 
 
 class FakeHosts:
-    """Processes that are objects."""
+    """Processes as plain objects."""
 
     def __init__(
         self, classes: Mapping[str, type[BaseScript]], queue: str = "crawler-lifecycle-plans/fake"
     ) -> None:
-        """``classes``: by the name of the plan; more may be added, and others put in their
-        place.
-        """
+        """``classes`` are by name; tests may add and replace some."""
         self.classes = dict(classes)
         self.queue = queue
         self.fingerprints: dict[str, str] = {}
@@ -49,7 +47,7 @@ class FakeHosts:
         self._busy: dict[int, threading.Lock] = {}
 
     def __deepcopy__(self, _: object) -> FakeHosts:
-        """The same classes in another worker, which has no process yet."""
+        """Return the same classes in another worker, which has no process yet."""
         another = FakeHosts(self.classes, self.queue)
         another.fingerprints = dict(self.fingerprints)
         return another
@@ -69,7 +67,7 @@ class FakeHosts:
                 self._hosts[manager_id] = host
 
     def drop(self, manager_id: int) -> None:
-        """See the port; or: it died."""
+        """See the port. Also for a process that died."""
         self._hosts.pop(manager_id, None)
 
     def printed(self, manager_id: int) -> str:
@@ -155,7 +153,7 @@ class FakeHost:
 
 
 class FakePlatform(AskedFiles):
-    """``Platform`` by calls of functions."""
+    """``Platform`` with function calls."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(lambda name, **arguments: self.answer(name, arguments))

@@ -1,9 +1,7 @@
 """A Kubernetes API server for tests: Jobs, pods and events in memory, real HTTP, and every fault on
-command.
-
-It does what a real one does for the requests that we make (``tests/kubernetes`` runs the same
-scenarios against both), and what a real one will not do when asked: fall silent, cut a page, forget
-a continue token, lose an answer.
+request. For our requests, it behaves like a real one (``tests/kubernetes`` runs the same scenarios
+on both), and also does what no real one does on request: send nothing, cut a page, forget a
+continue token, lose a response.
 """
 
 from tests.support.kube_api.driver import Driver

@@ -1,5 +1,5 @@
-"""Clients for tests: patient with a machine that stands still, in a hurry only where a fault is to
-be waited out.
+"""Clients for tests: with long timeouts for a machine that stalls, and short ones only where a
+fault has to time out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENT_S = 120.0
 
 
 def patient(server: FakeApiServer, **more: Any) -> Api:
-    """A client that nothing but a fault makes give up."""
+    """Return a client that only a fault makes give up."""
     options = {"kubeconfig": server.kubeconfig, "namespace": server.namespace, **more}
     if callable(options["kubeconfig"]):
         options["kubeconfig"] = options["kubeconfig"]()
@@ -29,9 +29,8 @@ def patient(server: FakeApiServer, **more: Any) -> Api:
 
 @contextmanager
 def impatient(api: Api, silence_s: float = 0.3) -> Iterator[None]:
-    """Calls that begin meanwhile give up after so much silence.
-
-    Every one of them, so let it be the faulty one.
+    """Give calls that begin meanwhile this short timeout for silence. It applies to all of them, so
+    only the faulty one may be made.
     """
     with _limits(api, silence_s, 1e6):
         yield
@@ -39,7 +38,7 @@ def impatient(api: Api, silence_s: float = 0.3) -> Iterator[None]:
 
 @contextmanager
 def hurried(api: Api, whole_s: float = 0.5) -> Iterator[None]:
-    """Whole answers have so many seconds, while silence has as good as no limit."""
+    """Give complete responses this number of seconds, with almost no limit for silence."""
     with _limits(api, PATIENT_S, whole_s):
         yield
 
@@ -53,7 +52,7 @@ def _limits(api: Api, silence_s: float, whole_s: float) -> Iterator[None]:
 
 
 def kept_are_dead(api: Api) -> bool:
-    """Whether the end of every connection that the client keeps has arrived here."""
+    """Return whether the server's end of every connection that the client keeps has arrived here."""
     pools = api._wire._access.current()[0].pools.pools
     kept = [
         conn

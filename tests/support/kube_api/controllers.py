@@ -17,7 +17,7 @@ ORPHAN = "orphan"
 
 
 def default_job(job: Object) -> None:
-    """What the API server adds to a new Job."""
+    """Return what the API server adds to a new Job."""
     meta, spec = job["metadata"], job["spec"]
     identity = {
         "batch.kubernetes.io/controller-uid": meta["uid"],
@@ -52,7 +52,7 @@ def finished(pod: Object) -> bool:
 
 
 class Controllers:
-    """The Job controller, the garbage collector and the kubelets. A switch of each stops it."""
+    """The Job controller, the garbage collector and the kubelets. Each can be switched off."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -94,7 +94,9 @@ class Controllers:
             self.start_job(job)
 
     def start_job(self, job: Object) -> Object | None:
-        """The Job controller's first act: the pod, or the event that says why there is none."""
+        """Do what the Job controller does first: create the pod, or an event that says why there is
+        none.
+        """
         key = key_of(job)
         if self.refuses_pods is not None:
             self.store.update(
@@ -109,7 +111,7 @@ class Controllers:
         return pod
 
     def make_pod(self, job: Object) -> Object:
-        """A pending pod of the Job."""
+        """Create a pending pod of the Job."""
         meta, template = job["metadata"], job["spec"]["template"]
         name = meta["name"][:57] + "-" + "".join(CHANCE.choices(string.ascii_lowercase, k=5))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
@@ -165,7 +167,9 @@ class Controllers:
     # --- pods
 
     def delete_pod(self, pod: Object, grace_s: int | None = None) -> Object | None:
-        """Begin the deletion of a pod, with its own grace; one that does not run goes at once."""
+        """Begin the deletion of a pod, with its own grace period; one that is not running
+        disappears at once.
+        """
         if grace_s is None:
             grace_s = pod["spec"].get("terminationGracePeriodSeconds", 30)
         if finished(pod) or not pod["spec"].get("nodeName"):
@@ -201,7 +205,7 @@ class Controllers:
         message: str | None = None,
         signal: int | None = None,
     ) -> Object:
-        """The kubelet's report: every container ended like this."""
+        """Report, as the kubelet, that every container ended like this."""
         now = stamp()
         ended = {
             **{
@@ -225,7 +229,7 @@ class Controllers:
         return self.store.update(PODS, key_of(pod), report)
 
     def _count(self, pod: Object) -> None:
-        """The Job controller counts an end, and lets go of the pod."""
+        """Count an end, as the Job controller, and release the pod."""
         if not self.counts_ends or TRACKING not in pod["metadata"].get("finalizers", []):
             return
 
@@ -263,7 +267,7 @@ class Controllers:
         type: str = "Warning",
         source: str = "kubelet",
     ) -> Object:
-        """Something that a part of the cluster said about an object."""
+        """Create an event that a part of the cluster reports about an object."""
         meta, now = obj["metadata"], stamp()
         involved = {
             name: meta[name]
@@ -285,7 +289,7 @@ class Controllers:
         return self.store.create(EVENTS, (meta.get("namespace", "default"), name), event)
 
     def lose_node(self, node: str) -> None:
-        """The node stops answering: its pods stay Running, not ready any more, and their kubelet
+        """Let the node stop responding: its pods stay Running, but not ready, and their kubelet
         does nothing.
         """
         self.lost_nodes.add(node)

@@ -1,4 +1,4 @@
-"""What tests say happens on the cluster."""
+"""Operations with which tests change the cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.support.kube_api.store import JOBS, PODS, Object, Store, stamp
 
 
 class Driver:
-    """Moves Jobs and pods. A Job is meant by its name or its object, and its newest pod with it."""
+    """Changes Jobs and pods. A Job is given by its name or its object, which also stands for its
+    newest pod.
+    """
 
     def __init__(self, store: Store, controllers: Controllers, namespace: str) -> None:
         self.store, self.controllers, self.namespace = store, controllers, namespace
@@ -21,16 +23,16 @@ class Driver:
     # --- finding
 
     def job(self, job: str | Object) -> Object:
-        """The Job as it is now. Raises ``Problem`` (404)."""
+        """Return the present Job. Raises ``Problem`` (404)."""
         return self.store.get(JOBS, self._key(job))
 
     def pods(self, job: str | Object | None = None) -> list[Object]:
-        """The pods of a Job (or all), oldest first."""
+        """Return the pods of a Job (or all), oldest first."""
         found = self.store.find(PODS) if job is None else self.controllers.pods_of(self._uid(job))
         return sorted(found, key=lambda pod: int(pod["metadata"]["resourceVersion"]))
 
     def pod(self, job: str | Object) -> Object:
-        """The newest pod of a Job."""
+        """Return the newest pod of a Job."""
         born = self.store.born
         found = sorted(
             self.pods(job),
@@ -50,7 +52,7 @@ class Driver:
     # --- the life of a pod
 
     def pod_scheduled(self, job: str | Object, node: str = "node-1") -> Object:
-        """The pod has a node, and its containers are being made."""
+        """Give the pod a node; its containers are being created."""
 
         def schedule(pod: Object) -> None:
             pod["spec"] = {**pod["spec"], "nodeName": node}
@@ -64,7 +66,7 @@ class Driver:
         return self.store.update(PODS, key_of(self.pod(job)), schedule)
 
     def pod_starts(self, job: str | Object, node: str = "node-1") -> Object:
-        """Every container of the pod runs."""
+        """Let every container of the pod run."""
         self.pod_scheduled(job, node)
 
         def start(pod: Object) -> None:
@@ -88,7 +90,7 @@ class Driver:
     def pod_waits(
         self, job: str | Object, reason: str, message: str = "", node: str = "node-1"
     ) -> Object:
-        """The container does not start: ``ErrImagePull``, ``CreateContainerConfigError``, …"""
+        """Keep the container from starting: ``ErrImagePull``, ``CreateContainerConfigError``, …"""
         self.pod_scheduled(job, node)
 
         def wait(pod: Object) -> None:
@@ -100,7 +102,7 @@ class Driver:
     def pod_unschedulable(
         self, job: str | Object, message: str = "0/1 nodes are available: 1 Insufficient cpu."
     ) -> Object:
-        """No node takes the pod."""
+        """Report that no node accepts the pod."""
         told = {
             **_condition("PodScheduled", "False"),
             "reason": "Unschedulable",
@@ -117,8 +119,8 @@ class Driver:
         *,
         signal: int | None = None,
     ) -> Object:
-        """Every container of the pod ended like this, and the Job counts it (unless ``counts_ends``
-        is off).
+        """End every container of the pod like this; the Job counts it (unless ``counts_ends`` is
+        off).
         """
         pod = self.pod(job)
         return self.controllers.end_pod(
@@ -126,7 +128,7 @@ class Driver:
         )
 
     def pod_marked(self, job: str | Object, reason: str, message: str = "") -> Object:
-        """The pod gets a ``DisruptionTarget`` with this reason."""
+        """Give the pod a ``DisruptionTarget`` with this reason."""
         target = {**_condition("DisruptionTarget", "True"), "reason": reason, "message": message}
 
         def mark(pod: Object) -> None:
@@ -135,7 +137,7 @@ class Driver:
         return self.change_pod(job, mark)
 
     def pod_prints(self, job: str | Object, text: bytes) -> None:
-        """Lines in the log of the pod."""
+        """Add lines to the pod's log."""
         lines = self.logs.setdefault(self.pod(job)["metadata"]["uid"], [])
         lines += [(datetime.now(UTC), line) for line in text.splitlines(keepends=True)]
 
@@ -152,7 +154,7 @@ class Driver:
     def job_fails(
         self, job: str | Object, reason: str = "DeadlineExceeded", message: str = ""
     ) -> Object:
-        """The Job controller gives the Job up, and its pods go."""
+        """Let the Job controller give up the Job, and remove its pods."""
         now = stamp()
 
         def fail(found: Object) -> None:
@@ -174,7 +176,9 @@ class Driver:
         return failed
 
     def delete_behind(self, job: str | Object, *, pods: bool = True) -> None:
-        """Job and pods are gone without a trace, finalizers or not, as after a person's force."""
+        """Remove Job and pods without a trace, finalizers or not, as after a person's forced
+        deletion.
+        """
         found = self.job(job)
         gone = self.pods(found)
         self.store.remove(JOBS, key_of(found))
@@ -185,11 +189,11 @@ class Driver:
                 self.store.remove(PODS, key_of(pod))
 
     def delete_pod_behind(self, job: str | Object) -> None:
-        """The newest pod is gone without a trace."""
+        """Remove the newest pod without a trace."""
         self.store.remove(PODS, key_of(self.pod(job)))
 
     def recreate_behind(self, job: str | Object) -> Object:
-        """Another Job under the same name, with the same labels and another uid."""
+        """Create another Job with the same name, the same labels and another uid."""
         found = self.job(job)
         self.delete_behind(found)
         again = {
@@ -202,7 +206,7 @@ class Driver:
         return self.store.create(JOBS, key_of(found), again)
 
     def node_lost(self, node: str = "node-1") -> None:
-        """The node stops answering: its pods stay Running and not ready, and no kubelet ends
+        """Let the node stop responding: its pods stay Running and not ready, and no kubelet ends
         them.
         """
         self.controllers.lose_node(node)

@@ -1,4 +1,4 @@
-"""Faults on command: what happens in place of an answer, or to it."""
+"""Faults on request: what happens to a response, or in its place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.kube_api.problems import REASONS
 
 
 class Fault:
-    """What goes wrong with one request."""
+    """One faulty request."""
 
 
 @dataclass(frozen=True)
 class Answer(Fault):
-    """This status in place of an answer; the request has no effect."""
+    """This status in place of the response; the request has no effect."""
 
     status: int
     message: str = "scripted"
@@ -44,7 +44,7 @@ def throttled(retry_after: str | None = "1") -> Answer:
 
 @dataclass(frozen=True)
 class Garbage(Fault):
-    """Status 200 and something that is no answer; no effect."""
+    """Status 200 with a body that is no response; no effect."""
 
     body: bytes
     content_type: str = "application/json"
@@ -52,7 +52,7 @@ class Garbage(Fault):
 
 @dataclass(frozen=True)
 class Silence(Fault):
-    """Nothing for so long, then the connection is closed. No effect unless ``after_effect``."""
+    """Nothing for this time, then the connection is closed. No effect unless ``after_effect``."""
 
     seconds: float = 60.0
     after_effect: bool = False
@@ -60,8 +60,8 @@ class Silence(Fault):
 
 @dataclass(frozen=True)
 class Drip(Fault):
-    """The right answer, ``size`` bytes at a time with a pause between them; ``head``: the head
-    drips as well.
+    """The right response, ``size`` bytes at a time with a pause between them; ``head`` sends the
+    head like this as well.
     """
 
     pause_s: float
@@ -71,9 +71,9 @@ class Drip(Fault):
 
 @dataclass(frozen=True)
 class Cut(Fault):
-    """The right answer, but the connection ends after so many bytes of its body; ``chunked``: one
-    without a length;
-    ``reset``: by an RST."""
+    """The right response, but the connection ends after this many bytes of its body; ``chunked``:
+    one without a length; ``reset``: by an RST.
+    """
 
     after: int
     chunked: bool = False
@@ -82,40 +82,40 @@ class Cut(Fault):
 
 @dataclass(frozen=True)
 class Truncated(Fault):
-    """The right answer without its last bytes, in a body that is formally whole."""
+    """The right response without its last bytes, in a body that is formally complete."""
 
     missing: int = 1
 
 
 @dataclass(frozen=True)
 class LostAnswer(Fault):
-    """The request takes effect, and the connection is closed in place of an answer."""
+    """The request takes effect, and the connection is closed without a response."""
 
 
 @dataclass(frozen=True)
 class Reset(Fault):
-    """The connection is reset (RST) in place of an answer."""
+    """The connection is reset (RST) without a response."""
 
     after_effect: bool = False
 
 
 @dataclass(frozen=True)
 class Stale(Fault):
-    """A list as it was so many writes ago, as a cache that lags behind shows it."""
+    """A list as it was this many writes ago, as a lagging cache shows it."""
 
     writes: int
 
 
 @dataclass(frozen=True)
 class Mutate(Fault):
-    """The right answer, changed: ``change`` gets the decoded body."""
+    """The right response, changed: ``change`` gets the decoded body."""
 
     change: Callable[[dict[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class StreamEnds(Fault):
-    """A watch ends after so many events: cleanly, or with a broken connection."""
+    """A watch ends after this many events: cleanly, or with a broken connection."""
 
     after: int = 0
     broken: bool = False
@@ -141,7 +141,7 @@ class _Rule:
 
 
 class Script:
-    """Which requests go wrong. Thread-safe."""
+    """Which requests fail. Thread-safe."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
@@ -150,8 +150,9 @@ class Script:
     def add(
         self, method: str, pattern: str, fault: Fault, *, nth: int = 1, times: int | None = 1
     ) -> None:
-        """From the ``nth`` request on whose method is this and whose target (with query) holds the
-        pattern, ``times`` requests go wrong (``None``: all of them)."""
+        """From the ``nth`` request on whose method is this and whose target (with query) contains
+        the pattern, ``times`` requests fail (``None``: all of them).
+        """
         with self._lock:
             self._rules.append(_Rule(method, re.compile(pattern), fault, nth - 1, times))
 
@@ -160,7 +161,7 @@ class Script:
             self._rules.clear()
 
     def of(self, method: str, target: str) -> Fault | None:
-        """What goes wrong with this request; the first rule that fits is used up by it."""
+        """Return the fault of this request; this uses up the first matching rule."""
         with self._lock:
             for rule in self._rules:
                 if rule.method not in ("*", method) or not rule.pattern.search(target):

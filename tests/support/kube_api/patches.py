@@ -1,4 +1,4 @@
-"""Strategic merge patches, as far as the API is asked for them."""
+"""Strategic merge patches, as far as our requests need them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ DELETE = "$deleteFromPrimitiveList/"
 
 
 def apply(content_type: str, target: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """The patched object; the target stays as it is.
-
-    It is a plain merge for objects without keyed lists.
+    """Return the patched object; the target is unchanged. For objects without keyed lists, this is
+    a plain merge.
     """
     if content_type != STRATEGIC:
         raise Problem(

@@ -1,4 +1,4 @@
-"""What the API server answers in place of an object, in its own words."""
+"""The API server's errors, with its own messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REASONS = {
 
 
 class Problem(Exception):
-    """An answer of kind Status."""
+    """A response of kind Status."""
 
     def __init__(
         self,

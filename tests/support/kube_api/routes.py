@@ -1,4 +1,4 @@
-"""The requests that the server understands, and what it does about them."""
+"""The requests that the server understands, and what it does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TOO_OLD = (
 
 @dataclass
 class Wanted:
-    """A request, taken apart."""
+    """A parsed request."""
 
     method: str
     path: str
@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass
 class Reply:
-    """An answer; ``body`` is JSON, or bytes of ``content_type``."""
+    """A response; ``body`` is JSON, or bytes of ``content_type``."""
 
     status: int
     body: Any
@@ -79,7 +79,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Place:
-    """What a path names."""
+    """The object that a path names."""
 
     kind: Kind
     namespace: str | None
@@ -92,9 +92,8 @@ class Place:
 
 
 class Routes:
-    """What the server does.
-
-    ``denied`` holds (verb, resource) pairs that nobody has the right to.
+    """The server's operations. ``denied`` contains (verb, resource) pairs to which nobody has the
+    right.
     """
 
     def __init__(self, store: Store, controllers: Controllers, driver: Driver) -> None:
@@ -415,9 +414,7 @@ class Routes:
                 raise problems.conflict(kind.kind, kind.group, meta["name"], why, kind.plural)
 
     def _delete_namespace(self, space: Object) -> Reply:
-        """Everything in it is deleted; it goes when nothing is left, which is for the test to
-        say.
-        """
+        """Delete everything in it; it disappears when nothing is left, which the test decides."""
         name = space["metadata"]["name"]
         marked = self.store.update(
             NAMESPACES, ("", name), lambda found: found["status"].update(phase="Terminating")
@@ -456,8 +453,8 @@ def _token(version: int, after: Key) -> str:
 
 
 def _cut(lines: list[tuple[datetime, bytes]], query: dict[str, str]) -> bytes:
-    """A log as the kubelet cuts it: lines after a time, the last of them, and of those the first
-    bytes.
+    """Cut a log as the kubelet does: lines after a time, the last of them, and the first bytes of
+    those.
     """
     if since := query.get("sinceTime"):
         from_ = datetime.fromisoformat(since.replace("Z", "+00:00"))

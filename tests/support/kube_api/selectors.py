@@ -42,7 +42,7 @@ _FIELDS = {
 
 
 def labels(selector: str | None) -> Match:
-    """Raises ``Problem`` (400) for what is no selector."""
+    """Parse a label selector. Raises ``Problem`` (400) for an invalid one."""
     tests = [_label(part.strip()) for part in _PARTS.findall(selector or "") if part.strip()]
     return lambda found: all(test(found["metadata"].get("labels") or {}) for test in tests)
 
@@ -72,7 +72,7 @@ def _label(part: str) -> Match:
 
 
 def fields(selector: str | None, plural: str) -> Match:
-    """Raises ``Problem`` (400) for a field that cannot be selected by."""
+    """Parse a field selector. Raises ``Problem`` (400) for a field that cannot be selected."""
     tests: list[tuple[tuple[str, ...], str, bool]] = []
     for part in filter(None, (selector or "").split(",")):
         key, operator, value = re.fullmatch(r"([^=!]+)(==|!=|=)(.*)", part).groups()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The HTTP side: connections, answers with and without faults, watches."""
+"""The HTTP side: connections, responses with and without faults, watches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.kube_api.store import NAMESPACES, Change, Object, Store
 
 @dataclass(frozen=True)
 class Seen:
-    """A request that came."""
+    """A request that was received."""
 
     method: str
     target: str
@@ -40,12 +40,9 @@ class Seen:
 
 
 class FakeApiServer(Driver):
-    """An API server on loopback; a context manager.
-
-    What happens on the cluster is said by the methods of ``Driver``.
-
-    ``faults.add("GET", r"/pods\\?", throttled("2"))`` makes requests go wrong; ``requests`` are
-    those that came.
+    """An API server on loopback; a context manager. The methods of ``Driver`` change the cluster.
+    ``faults.add("GET", r"/pods\?", throttled("2"))`` makes requests fail; ``requests`` are those
+    that arrived.
     """
 
     def __init__(self, folder: Path, namespace: str = "crawls", *, tls: Any = None) -> None:
@@ -89,7 +86,7 @@ class FakeApiServer(Driver):
         self.close()
 
     def close(self) -> None:
-        """End everything; waits for its threads."""
+        """End everything; wait for its threads."""
         self.over.set()
         self._http.shutdown()
         self.drop_connections()
@@ -101,9 +98,8 @@ class FakeApiServer(Driver):
     def kubeconfig(
         self, *, token: str | None = "test", name: str = "kubeconfig", **cluster: Any
     ) -> Path:
-        """A kubeconfig of this server, in the test's folder.
-
-        ``cluster`` are further keys of its cluster entry.
+        """Write a kubeconfig of this server into the test's folder. ``cluster`` has further keys of
+        its cluster entry.
         """
         config = {
             **{"apiVersion": "v1", "kind": "Config", "current-context": "fake", "preferences": {}},
@@ -121,16 +117,14 @@ class FakeApiServer(Driver):
         return path
 
     def add_namespace(self, name: str) -> Object:
-        """A namespace that is active."""
+        """Create an active namespace."""
         return self.store.create(
             NAMESPACES, ("", name), {"metadata": {}, "status": {"phase": "Active"}}
         )
 
     def deny(self, verb: str, resource: str, name: str | None = None) -> None:
-        """Nobody has the right to this any more: ``deny("list", "pods")``,
-        ``deny("get", "pods/log")``.
-
-        ``name``: to this one only.
+        """Revoke a right from everybody: ``deny("list", "pods")``, ``deny("get", "pods/log")``.
+        ``name`` restricts it to one object.
         """
         self.routes.denied.add((verb, resource if name is None else f"{resource} {name}"))
 
@@ -139,14 +133,14 @@ class FakeApiServer(Driver):
         self.routes.denied.discard((verb, resource))
 
     def count(self, method: str = "*", pattern: str = "") -> int:
-        """How many such requests came."""
+        """Return how many such requests arrived."""
         return sum(
             method in ("*", r.method) and bool(re.search(pattern, r.target))
             for r in list(self.requests)
         )
 
     def bookmark(self) -> None:
-        """Every watch that wants them gets a bookmark now."""
+        """Send a bookmark to every watch that wants them."""
         for stream in list(self._streams):
             stream.bookmark_at = 0.0
         with self.store.changed:
@@ -154,18 +148,18 @@ class FakeApiServer(Driver):
 
     @property
     def watching(self) -> int:
-        """How many watches are open."""
+        """Return how many watches are open."""
         return len(self._streams)
 
     def end_watches(self) -> None:
-        """Every watch ends now, as by its timeout."""
+        """End every watch now, as by its timeout."""
         for stream in list(self._streams):
             stream.until = 0.0
         with self.store.changed:
             self.store.changed.notify_all()
 
     def drop_connections(self) -> None:
-        """Every connection breaks off, as when the server is restarted."""
+        """Break every connection, as when the server is restarted."""
         with self._lock:
             for sock in list(self._sockets):
                 with contextlib.suppress(OSError):
@@ -190,11 +184,11 @@ class _Http(ThreadingHTTPServer):
 
 
 class _Over(Exception):
-    """The connection has nothing more to say."""
+    """The connection has nothing more to send."""
 
 
 class _Answered(Exception):
-    """The fault has answered; the connection goes on."""
+    """The fault has responded; the connection continues."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -270,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
         wanted.user = f"system:serviceaccount:{api.namespace}:{token or 'anonymous'}"
 
     def _before(self, fault: Fault | None, api: FakeApiServer) -> None:
-        """Faults that keep the request from having an effect."""
+        """Apply faults that keep the request from having an effect."""
         match fault:
             case f.Answer():
                 head = {"Content-Type": "application/json", **fault.headers}
@@ -326,7 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head + body)
 
     def _head(self) -> bytes:
-        """The head as bytes, so that it leaves in one piece with the body."""
+        """Return the head as bytes, so that it is sent together with the body."""
         self._headers_buffer.append(b"\r\n")  # type: ignore[attr-defined]
         head = b"".join(self._headers_buffer)  # type: ignore[attr-defined]
         self._headers_buffer = []
@@ -443,7 +437,9 @@ class _Streaming:
 
 
 def _as_seen(change: Change, stream: Stream) -> Iterator[tuple[str, Object]]:
-    """A change as a watch with selectors shows it: what stops matching is deleted for it."""
+    """Return a change as a watch with selectors shows it: an object that stops matching is deleted
+    for it.
+    """
     was = change.before is not None and stream.match(change.before)
     matches = change.after is not None and stream.match(change.after)
     if matches:

@@ -1,5 +1,5 @@
-"""Objects with versions, and everything that ever happened to them: lists of any moment, and
-watches from any.
+"""Objects with versions and their complete history: lists of any version, and watches from any
+version.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Change:
 
 
 def stamp(at: datetime | None = None) -> str:
-    """A time as the API writes it: whole seconds, UTC."""
+    """Return a time as the API writes it: whole seconds, UTC."""
     return (at or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Store:
-    """What the server knows. Every method may be called from any thread."""
+    """The server's data. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -92,7 +92,7 @@ class Store:
     # --- reading ----------------------------------------------------------------------------------
 
     def get(self, kind: Kind, key: Key) -> Object:
-        """A copy. Raises ``Problem`` (404)."""
+        """Return a copy. Raises ``Problem`` (404)."""
         with self.changed:
             found = self._objects[kind].get(key)
             if found is None:
@@ -100,7 +100,7 @@ class Store:
             return copy.deepcopy(found)
 
     def find(self, kind: Kind, match: Match | None = None) -> list[Object]:
-        """Copies of all that match, in the order of their names."""
+        """Return copies of all that match, in the order of their names."""
         with self.changed:
             found = self._objects[kind]
             return [
@@ -110,7 +110,7 @@ class Store:
             ]
 
     def at(self, kind: Kind, version: int) -> dict[Key, Object]:
-        """All objects of a kind as they were at a version; not to be changed."""
+        """Return all objects of a kind as they were at a version; not to be changed."""
         with self.changed:
             if version >= self.version:
                 return dict(self._objects[kind])
@@ -128,13 +128,15 @@ class Store:
             return past
 
     def since(self, kind: Kind, version: int) -> Iterator[Change]:
-        """What happened to objects of a kind after a version."""
+        """Return what happened to objects of a kind after a version."""
         with self.changed:
             first = bisect.bisect_right(self.changes, version, key=lambda change: change.version)
             return iter([change for change in self.changes[first:] if change.kind is kind])
 
     def wait(self, version: int, seconds: float) -> int:
-        """Until something happened after a version, or the time is over; the version now."""
+        """Wait until something happened after a version, or the time is over. Returns the present
+        version.
+        """
         with self.changed:
             self.changed.wait_for(lambda: self.version > version, seconds)
             return self.version
@@ -158,7 +160,9 @@ class Store:
             return self._put(kind, key, None, obj)
 
     def update(self, kind: Kind, key: Key, change: Callable[[Object], Any]) -> Object:
-        """Change an object in place. One that may go now goes. Raises ``Problem`` (404)."""
+        """Change an object in place. It disappears if nothing holds it any more. Raises ``Problem``
+        (404).
+        """
         with self.changed:
             before = self._objects[kind].get(key)
             if before is None:
@@ -177,28 +181,24 @@ class Store:
             return self._put(kind, key, before, after)
 
     def replace_all(self, kind: Kind, key: Key, obj: Object) -> Object:
-        """Make the object this one, whatever it was."""
+        """Replace the object by this one, whatever it was."""
         return self.update(
             kind, key, lambda found: (found.clear(), found.update(copy.deepcopy(obj)))
         )
 
     def remove(self, kind: Kind, key: Key) -> Object:
-        """Take an object away at once, whatever holds it. Raises ``Problem`` (404)."""
+        """Remove an object at once, whatever holds it. Raises ``Problem`` (404)."""
         with self.changed:
             return self._remove(kind, key, self.get(kind, key))
 
     def compact(self) -> None:
-        """Forget the past: continue tokens and versions of watches from before are worth nothing
-        any more.
-        """
+        """Forget the past: older continue tokens and versions of watches become invalid."""
         with self.changed:
             self.compacted = self.version
             self.version += 1
 
     def restore(self, version: int) -> None:
-        """Be as it was at a version, as after a restored backup: versions go back, and are used a
-        second time.
-        """
+        """Return to a version, as after a restored backup: versions go back, and are used again."""
         with self.changed:
             for kind in self._objects:
                 self._objects[kind] = dict(self.at(kind, version))
@@ -231,8 +231,8 @@ class Store:
     def begin_deletion(
         self, kind: Kind, key: Key, grace_s: int, finalizer: str | None
     ) -> Object | None:
-        """Mark an object as being deleted, or shorten its grace; ``None`` when it is gone at
-        once.
+        """Mark an object as being deleted, or shorten its grace period; ``None`` if it disappears
+        at once.
         """
         with self.changed:
             found = self.get(kind, key)

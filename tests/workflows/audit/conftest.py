@@ -15,8 +15,8 @@ from tests.support.testbed import WorkflowHarness, open_testbed
 async def idle_testbed(
     unhurried: WorkflowEnvironment, tmp_path: Path
 ) -> AsyncIterator[WorkflowHarness]:
-    """Real activities and store over fakes, in real time, with audits that repair at once; no
-    workers yet.
+    """Real activities and store with fakes, in real time, with audits that repair at once, and
+    without workers.
     """
     async with open_testbed(unhurried.client, tmp_path, workers=False, clock=utc_now) as testbed:
         testbed.parts.audit = AT_ONCE

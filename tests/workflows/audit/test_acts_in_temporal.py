@@ -1,5 +1,5 @@
-"""What people do to our workflows in Temporal's UI: it is told with what to do, and a forced stop
-acts all the same.
+"""What people do to our workflows in Temporal's UI is reported with the fix, and a forced stop
+still works.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def pause(testbed: WorkflowHarness, workflow_id: str, reason: str = "a mig
 
 
 async def listed(testbed: WorkflowHarness, blocked: BlockedRuns, workflow_id: str) -> str:
-    """What a list says, which asks for nobody alone, once the visibility store knows of it."""
+    """Return the result of a list that all callers share, once the visibility store has it."""
     for _ in range(300):
         await blocked.once()
         if (words := blocked.listed_workflow(workflow_id)) is not None:
@@ -73,7 +73,7 @@ async def listed(testbed: WorkflowHarness, blocked: BlockedRuns, workflow_id: st
 
 
 async def closed(testbed: WorkflowHarness, workflow_id: str) -> None:
-    """Its export has ended as well: what stays open would be found by the audits of other tests."""
+    """Wait until its export has ended as well, because audits of other tests would find open ones."""
     for _ in range(600):
         if not await Workflows(testbed.client).is_open(workflow_id):
             return
@@ -214,8 +214,8 @@ async def test_a_terminated_run_is_told_and_taken_over_before_its_next_poll(
 async def test_a_forced_stop_ends_the_crawl_of_a_run_whose_workflow_cannot_act(
     idle_testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No worker takes its next step; a bug in a build or an outage of Temporal is the same for the
-    crawl.
+    """No worker takes its next step; for the crawl, a bug in a build or an outage of Temporal is
+    the same.
     """
     monkeypatch.setattr(settling, "STOP_S", 0.2)
     testbed = idle_testbed

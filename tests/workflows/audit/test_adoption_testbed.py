@@ -1,4 +1,4 @@
-"""A database that was put back: what has no row waits, and a person's word takes it up again."""
+"""A restored database: what has no row waits, and a person lets it be adopted."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(
 async def test_it_is_polled_at_at_once(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, waits_for: str
 ) -> None:
-    """Not at the next try of the step that found no row, nor at the next poll that was planned."""
+    """Neither at the next try of the step that found no row, nor at the next planned poll."""
     late = RetryPolicy(initial_interval=timedelta(hours=1))
     for name in ("get_active_running_tasks", "get_history_statuses_to_sync"):
         monkeypatch.setitem(policies.POLICIES, name, replace(policies.POLICIES[name], retry=late))
@@ -177,10 +177,8 @@ async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_
 async def test_tasks_of_which_nothing_is_left_are_lost_and_said_to_be(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, counted: int
 ) -> None:
-    """Two execute, one has ended meanwhile, two were queued: their arguments stood in the database
-    alone.
-
-    The workflow may have counted its tasks between the loss and the audit: it found none.
+    """Two are executing, one has ended meanwhile, two were queued: their arguments were only in the
+    database. If the workflow counted its tasks between the loss and the audit, it found none.
     """
     real = TemporalDirectory.record
     monkeypatch.setattr(
@@ -233,7 +231,7 @@ async def test_a_request_that_is_sent_again_gets_a_crawl_of_its_own_and_its_stop
     testbed: WorkflowHarness,
 ) -> None:
     """The id of a request comes again, and with it the id of a workflow that still works for the
-    run that was lost.
+    lost run.
     """
     testbed.cluster.behaviour = ENDLESS
     directory = testbed.parts.directory
@@ -260,9 +258,7 @@ async def test_a_request_that_is_sent_again_gets_a_crawl_of_its_own_and_its_stop
 async def test_a_manager_that_is_started_again_gets_a_workflow_of_its_own(
     testbed: WorkflowHarness,
 ) -> None:
-    """The one that worked for the row that was lost rests until it is woken; then it sees that, and
-    ends.
-    """
+    """The workflow of the lost row rests until it is woken; then it notices this, and ends."""
     testbed.cluster.behaviour = ENDLESS
     m = manager_testbed(testbed, source=[quick(n) for n in range(3)], window=1)
     async with m.user_code():
@@ -294,7 +290,7 @@ async def test_a_manager_that_is_started_again_gets_a_workflow_of_its_own(
 
 
 async def reserved(testbed: WorkflowHarness) -> Any:
-    """A run as the gateway starts one, twice: the answer of the first start was lost."""
+    """Start a run as the gateway does, twice: the response to the first start was lost."""
     request = RunRequest(crawler="books", poll_minutes=[0.02], requested_by="ada")
     row, _ = testbed.store.initiation.reserve_run(request, "order")
     for _ in range(2):

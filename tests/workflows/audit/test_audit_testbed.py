@@ -1,5 +1,5 @@
-"""Audits over real activities, store and Temporal: each rule is provoked, repaired, and finds
-nothing afterwards.
+"""Audits over real activities, store and Temporal: each finding is provoked, repaired, and absent
+afterwards.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
 
 
 async def settled(testbed: WorkflowHarness) -> None:
-    """A further audit finds nothing, and nothing is open any more; of most kinds it is asked where
-    all are at once.
+    """Check that another audit finds nothing, and that nothing is open; most kinds are checked
+    together.
     """
     report = await audit(testbed)
     assert report.found == {}, report.findings
@@ -94,9 +94,8 @@ async def test_nothing_is_found_where_all_agree(testbed: WorkflowHarness) -> Non
 async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would_have_had(
     testbed: WorkflowHarness,
 ) -> None:
-    """One succeeded, one failed, one executes, one ended unseen, one waits its turn.
-
-    The failed one stays failed.
+    """One succeeded, one failed, one is executing, one ended unseen, one is queued. The failed one
+    stays failed.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=0) if index == 0 or attempt > 1 else FAILS if index == 1 else ENDLESS
@@ -141,7 +140,7 @@ async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would
 
 
 async def test_a_failed_run_is_not_executed_again(testbed: WorkflowHarness) -> None:
-    """All that was left to do was the verdict."""
+    """Only the verdict was left to do."""
     testbed.cluster.behaviour = ENDLESS
     handle = await running(testbed, {"crawler": "books"})
     await handle.terminate("by an operator")
@@ -306,7 +305,7 @@ async def test_a_workflow_whose_run_does_not_exist_is_ended_with_its_reason(
 async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(
     idle_testbed: WorkflowHarness,
 ) -> None:
-    """No worker takes it up: nobody knows what it is going to do."""
+    """No worker executes it, and nobody knows what it is going to do."""
     testbed = idle_testbed
     testbed.parts.audit = AuditRules(record_grace_s=0)
     handle = await testbed.start({"crawler": "books"})
@@ -324,7 +323,7 @@ async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(
 
 
 def ghost(testbed: WorkflowHarness, run_id: int, index: int = 0, attempt: int = 1) -> None:
-    """Something deploys a task past us, for the run on record if there is one."""
+    """Deploy a task without the service, for the recorded run if there is one."""
     row = testbed.store.runs.get_run(run_id)
     testbed.cluster.deploy(
         Deployment(
@@ -362,8 +361,8 @@ async def test_an_orphan_is_asked_to_end_and_then_killed(
 async def test_orphans_are_asked_and_killed_abreast(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of them must fit into one activity: no call waits for another one, and one that fails
-    is its own.
+    """A page of them must fit into one activity: no call waits for another one, and an error
+    affects only its own.
     """
     monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
     testbed.cluster.behaviour = replace(ENDLESS, heeds_stop_after=None)
@@ -397,8 +396,8 @@ async def test_orphans_are_asked_and_killed_abreast(
 async def test_a_killed_orphan_gets_a_moment_to_be_gone(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, late_s: float | None
 ) -> None:
-    """A cluster has to tell its node first; on a node that does not answer nothing is called
-    ended.
+    """A cluster has to pass it on to its node first; on a node that does not respond, nothing
+    counts as ended.
     """
     monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
     monkeypatch.setattr(audit_ending, "KILLED_S", 60.0 if late_s else 0.2)
@@ -599,7 +598,7 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(
 async def test_audits_beside_runs_that_live_their_lives_find_nothing(
     testbed: WorkflowHarness, count: int
 ) -> None:
-    """Graces are zero here: not even a moment in the life of a sound run looks wrong."""
+    """Grace periods are zero here: a sound run never looks wrong, not even for a moment."""
     testbed.cluster.behaviour = lambda run, index, attempt: (
         ENDLESS if (run, index) == (count, 0) else Behaviour(executes=0.05 * (run % 7))
     )
@@ -648,7 +647,7 @@ def read(testbed: WorkflowHarness, statement: str) -> list[tuple[Any, ...]]:
 
 
 def forget_run(testbed: WorkflowHarness, run_id: int) -> None:
-    """Somebody deletes all rows of a run."""
+    """Delete all rows of a run, as somebody might."""
     from crawler_lifecycle.store.tables import metadata
 
     events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"
@@ -667,7 +666,7 @@ def forget_run(testbed: WorkflowHarness, run_id: int) -> None:
 
 
 async def until_refused(testbed: WorkflowHarness, run_id: int) -> None:
-    """Something of the run could not be delivered."""
+    """Wait until something of the run could not be delivered."""
     await testbed.until(
         lambda: any(
             d["status"] == "failed" for d in testbed.store.events.deliveries(run_id, keyed=True)
@@ -678,7 +677,7 @@ async def until_refused(testbed: WorkflowHarness, run_id: int) -> None:
 async def listed(
     testbed: WorkflowHarness, run_id: int | None = None, workflow_id: str = ""
 ) -> None:
-    """The visibility store knows the workflow, or that of the run."""
+    """Wait until the visibility store has the workflow, or that of the run."""
     which = (
         f"WorkflowId = '{workflow_id}'"
         if run_id is None

@@ -1,4 +1,4 @@
-"""The workflow directory over a real server, and the schedule that workers keep."""
+"""The workflow directory over a real server, and the schedule that workers maintain."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_an_unreachable_server_is_no_answer() -> None:
 
 @pytest.mark.troubles
 async def test_the_highest_number_is_found_by_counting(idle_testbed: WorkflowHarness) -> None:
-    """Closed workflows count, numbers that no run can have do not."""
+    """Closed workflows count, impossible numbers of runs do not."""
     testbed, directory = idle_testbed, idle_testbed.parts.directory
     asked, count = 0, directory.workflows._any_run_above
 

@@ -1,6 +1,4 @@
-"""Workflows that are gone, of each kind: told, taken over, and given up where no workflow can carry
-it.
-"""
+"""Lost workflows of each kind: reported, taken over, and abandoned if no workflow can continue."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ CRAWL = StepSpec("one", StepKind.CRAWL, {"crawler": "books"})
 
 @dataclass
 class Owned:
-    """One of each kind, and the search for what of it is lost, by a clock that may be ahead."""
+    """One of each kind, and the search for lost ones, by a clock that may be ahead."""
 
     testbed: WorkflowHarness
     ahead_s: float = 0.0
@@ -89,13 +87,13 @@ class Owned:
         return found.status is WorkflowExecutionStatus.RUNNING
 
     def lost(self) -> list[str]:
-        """What is told as lost."""
+        """Return what is reported as lost."""
         return [
             one.detail for one in self.testbed.store.findings.audit_findings() if one.run_id is None
         ]
 
     def ended(self, what: str) -> str | None:
-        """Why it has ended, or is paused."""
+        """Return why it has ended, or is paused."""
         s = self.testbed.store
         if what == "manager":
             row = s.managers.get_manager(1)
@@ -160,7 +158,7 @@ async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(
 
 @dataclass
 class Meanwhile:
-    """The findings, where something happens between what is judged and what is done about it."""
+    """The findings, with something that happens between the judgement and the repair."""
 
     findings: Any
     happens: Callable[[], object]
@@ -241,7 +239,7 @@ def runs_search(testbed: WorkflowHarness) -> Overdue:
 
 
 async def terminate_newest(testbed: WorkflowHarness, row: Any) -> None:
-    """As the server does it: each workflow of this run that is open, with its reason."""
+    """Terminate each open workflow of this run, as the server does, with its reason."""
     for attempt in ("", f"/{row.attempt + 1}"):
         handle = testbed.client.get_workflow_handle(f"crawl/books/{row.request_id}{attempt}")
         if await Workflows(testbed.client).is_open(handle.id):

@@ -1,6 +1,4 @@
-"""Polls that are overdue are found by one query and seen to, over real activities, store and
-Temporal.
-"""
+"""Overdue polls are found by one query and handled, over real activities, store and Temporal."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ LATE_S = 600 + OVERDUE_S + 5
 
 
 class Later:
-    """A clock that is ahead of everybody's, so that polls are overdue for whoever asks it."""
+    """A clock that is ahead of all others, so that polls are overdue by it."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -137,7 +135,7 @@ async def test_an_operator_who_terminated_it_a_moment_ago_is_not_overtaken(
 
 
 async def test_an_open_one_is_woken_once_for_each_poll(testbed: WorkflowHarness) -> None:
-    """Its timer was lost, or belongs to a copy of Temporal's database that knows another time."""
+    """Its timer was lost, or belongs to a copy of Temporal's database with another time."""
     handle = await executing(testbed)
     one, polled_at = searcher(testbed), testbed.store.runs.get_run(1).verified_at
     await one.turn()
@@ -152,7 +150,7 @@ async def test_a_run_that_temporal_has_forgotten_is_taken_over_at_once(
     idle_testbed: WorkflowHarness,
 ) -> None:
     """As after its database was replaced by an empty one: the workflow is not closed, it never
-    was.
+    existed.
     """
     testbed = idle_testbed
     row, _ = testbed.store.initiation.reserve_run(RunRequest(crawler="books"), "gone")

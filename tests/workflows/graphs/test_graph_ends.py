@@ -1,5 +1,5 @@
-"""Commands and stops of a graph, by every way: what was asked for is on record, and nothing
-executes at the end.
+"""Commands and stops of a graph, in every way: the request is on record, and nothing executes at
+the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs as users write them, with the functions of a module in processes of their own."""
+"""Graphs as users write them, with the functions of a module in separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crawls and managers as steps of a graph: begun once, resumed by a retry, stopped with their
+"""Crawls and managers as steps of a graph: started once, resumed by a retry, stopped with their
 step.
 """
 
@@ -40,7 +40,7 @@ def manager(path: str, *deps: str, **fields: Any) -> StepSpec:
 
 
 def runs(g: GraphTestbed) -> list[Any]:
-    """All runs, oldest first."""
+    """Return all runs, oldest first."""
     return list(reversed(g.testbed.store.runs.list_runs(limit=500)))
 
 
@@ -217,7 +217,7 @@ async def test_ends_that_nobody_told_are_found(
     real_testbed.cluster.behaviour = INSTANT
 
     async def lose(*told: Any) -> None:
-        """The signal is lost."""
+        """Lose the signal."""
 
     for name in ("tell_parent", "tell"):
         monkeypatch.setattr(lifecycle, name, lose)

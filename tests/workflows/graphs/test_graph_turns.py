@@ -1,4 +1,4 @@
-"""Graphs in their workflow: every step follows its dependencies, once, whatever becomes of calls
+"""Graphs in their workflow: every step follows its dependencies, once, whatever happens to calls
 and signals.
 """
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def once_each(g: GraphTestbed) -> bool:
-    """Whether every function ran exactly once."""
+    """Return whether every function ran exactly once."""
     return set(g.functions.calls.values()) == {1} and set(g.states().values()) == {"completed"}
 
 
@@ -128,7 +128,7 @@ async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(
 
 
 async def turns(handle: WorkflowHandle[Any, Any]) -> list[tuple[int, str]]:
-    """The priorities of its calls of functions, and whose turn each takes."""
+    """Return the priorities of its function calls, and the turn that each uses."""
     events = (await handle.fetch_history()).events
     scheduled = [one.activity_task_scheduled_event_attributes for one in events]
     calls = [one.priority for one in scheduled if one.activity_type.name == "run_graph_batch"]
@@ -232,7 +232,7 @@ async def test_a_start_that_cannot_be_fails_at_once(real_testbed: WorkflowHarnes
 def forgetful(
     unhurried: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> WorkflowEnvironment:
-    """Executions of graphs continue as new after a few steps."""
+    """Let executions of graphs continue as new after a few steps."""
     monkeypatch.setattr(graph, "HISTORY_MAX", 40)
     return unhurried
 

@@ -1,5 +1,5 @@
-"""An operator resets a workflow of a manager; a stop is in the row alone: what is on record holds,
-nothing doubles.
+"""An operator resets a manager's workflow, or a stop is only in the row: the record holds, and
+nothing is done twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNTIL_STOPPED, INSTANT = Behaviour(executes=None), Behaviour(executes=0)
 async def reset_to(
     m: ManagerTestbed, handle: WorkflowHandle[Any, Any], task: int
 ) -> WorkflowHandle[Any, Any]:
-    """To before this one of its workflow tasks was completed."""
+    """Reset to the state before this one of its workflow tasks was completed."""
     client = m.testbed.client
     run_id = await reset(client, handle.id, task)
     again: WorkflowHandle[Any, Any] = client.get_workflow_handle(
@@ -40,7 +40,7 @@ async def reset_to(
 
 
 async def let_end(m: ManagerTestbed) -> None:
-    """What executes ends, and what begins from now on ends by itself."""
+    """Let everything end that executes or begins from now on."""
     m.testbed.cluster.behaviour = INSTANT
     for run in m.runs():
         m.testbed.cluster.end_now(run.run_id, end=FINISHED)
@@ -99,7 +99,7 @@ async def test_one_that_has_ended_stays_as_it_is_on_record(
 async def test_a_stop_in_the_row_alone_is_seen_by_the_next_cycle(
     real_testbed: WorkflowHarness,
 ) -> None:
-    """Whoever wrote it died before he could tell, or a reset took the telling back."""
+    """Whoever wrote it died before sending it, or a reset undid the signal."""
     real_testbed.cluster.behaviour = UNTIL_STOPPED
     m = manager_testbed(real_testbed, source=[quick(n) for n in range(4)], window=2)
     async with m.user_code():

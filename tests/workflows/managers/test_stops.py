@@ -1,5 +1,5 @@
-"""A stop of a manager, by every way and at every moment: nothing of it executes when it says that
-it has ended.
+"""A stop of a manager, in every way and at any time: nothing of it executes when it reports that it
+has ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def running(m: ManagerTestbed, live: int) -> WorkflowHandle[Any, Any]:
 
 
 async def stop_by_row(m: ManagerTestbed, *, leave: bool = False, force: bool = False) -> None:
-    """As the gateway does: first the row, then a wake-up."""
+    """Stop as the gateway does: first the row, then a wake-up."""
     intent = StopIntent(datetime.now(UTC), force, "ada", "enough")
     m.testbed.store.managers.record_manager_stop(1, intent, leave)
     await Workflows(m.testbed.client).wake("manager/stream/f1")
@@ -91,8 +91,8 @@ async def test_a_stop_ends_every_run_and_then_the_manager(
 async def test_a_resume_redoes_what_the_stop_cut_off_only_when_asked(
     real_testbed: WorkflowHarness,
 ) -> None:
-    """The runs go on as their next attempts, hold the slots, and their ends have hooks; a repeat
-    finds none.
+    """The runs continue with their next attempts and hold the slots, and their ends have hooks; a
+    repetition finds none.
     """
     real_testbed.cluster.behaviour = UNTIL_STOPPED
     m = manager_testbed(real_testbed, source=[quick(n) for n in range(4)], window=2)

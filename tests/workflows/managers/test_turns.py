@@ -1,6 +1,4 @@
-"""What a manager's turns survive: retries, resumes, signals of strangers, dead workers, long
-histories.
-"""
+"""What a manager's turns survive: retries, resumes, foreign signals, dead workers, long histories."""
 
 from __future__ import annotations
 
@@ -311,7 +309,7 @@ ENDED = ManagerEnded(RunStatus.COMPLETED, "finished", "")
 
 @pytest.mark.parametrize("ends", [{"outcome": "finished"}, {"over": ENDED}, {}])
 async def test_a_manager_that_ends_takes_no_more_jobs(ends: dict[str, Any]) -> None:
-    """It is refused before anything of it is in the history; ``{}``: it was told to stop."""
+    """They are refused before the history has anything of them; ``{}``: it was told to stop."""
     flow, page = object.__new__(CrawlManagerWorkflow), {"jobs": [{"spider": "quick"}]}
     flow._s = ManagerState(manager_id=7)
     flow._check_jobs(page)

@@ -62,7 +62,7 @@ class Scheduled:
         return self.testbed.client.get_schedule_handle(temporal_schedule_id(self.name))
 
     def lines(self) -> list[DueRow]:
-        """Its due times, the earliest first."""
+        """Return its due times, the earliest first."""
         found: list[DueRow] = self.testbed.store.schedules.list_firings(
             self.row.schedule_id, limit=1000
         )
@@ -78,7 +78,7 @@ class Scheduled:
         await self.remember(due_workflow_id(self.name, at))
 
     async def remember(self, *ids: str) -> None:
-        """Have these workflows replayed at the end of the test."""
+        """Let these workflows be replayed at the end of the test."""
         for one in ids:
             found = await self.testbed.client.get_workflow_handle(one).describe()
             first = found.raw_description.workflow_execution_info.first_run_id
@@ -88,7 +88,7 @@ class Scheduled:
                 )
 
     async def begun(self, at: datetime) -> TargetRef:
-        """What a due time began."""
+        """Return what a due time started."""
 
         def target() -> TargetRef | None:
             line = self.line(at)
@@ -98,7 +98,7 @@ class Scheduled:
         return found
 
     async def run_of(self, at: datetime) -> int:
-        """The run that a due time began."""
+        """Return the run that a due time started."""
         target = await self.begun(at)
         assert target.kind is TargetKind.RUN
         await self.remember(names.workflow_id("books", due_request_id(self.name, at)))
@@ -264,8 +264,8 @@ async def test_what_was_done_in_temporal_is_taken_over_or_set_back(
 
 @pytest.mark.troubles
 async def test_what_a_person_may_do_to_a_temporal_schedule(real_testbed: WorkflowHarness) -> None:
-    """Each of these is set back, and told; what is our own of before is set right without a
-    word.
+    """Each of these is reverted, and reported; an older state of our own is corrected without a
+    message.
     """
     s = Scheduled(real_testbed, "edited", cron="30 2 * * *", time_zone="Africa/Casablanca")
     await s.keeper.keep("edited")
@@ -340,7 +340,7 @@ async def test_what_was_lost_is_begun_by_the_search_for_it(real_testbed: Workflo
 
 @pytest.mark.troubles
 async def test_temporal_fires_at_every_due_time_of_a_year(real_testbed: WorkflowHarness) -> None:
-    """As its own matching times say, over both changes of the clock in three zones."""
+    """By its own matching times, across both clock changes in three zones."""
     crons = {
         "Europe/Berlin": "30 2 * * *",
         "America/New_York": "15,45 1 * * SUN",

@@ -39,7 +39,7 @@ async def temporal(testbed: WorkflowHarness, *words: str) -> str:
 
 
 async def triggered(testbed: WorkflowHarness, schedule: str, runs: int) -> None:
-    """Trigger, and wait until there are so many runs."""
+    """Trigger, and wait until there is this number of runs."""
     await asyncio.sleep(1.1)  # two triggers within a second have one id
     await temporal(
         testbed, "schedule", "trigger", "--schedule-id", schedule, "--overlap-policy", "CancelOther"
