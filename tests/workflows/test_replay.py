@@ -1,6 +1,5 @@
-"""The recorded histories replay with the workflow of today, and the gate bites when it should.
-
-A failure here means that runs which are open while a new version is deployed would stand still. The
+"""The recorded histories replay with the present workflow, and the gate refuses when it should. A
+failure here means that runs which are open while a new version is deployed would stand still. The
 fix is ``workflow.patched``, not a new recording (see ``tests/histories/record.py``).
 """
 
@@ -37,7 +36,7 @@ def read(name: str) -> History:
 
 
 async def replay(history: History) -> None:
-    """Raises what a worker would run into."""
+    """Replay as a worker does. Raises the error that a worker would get."""
     replayer = Replayer(workflows=WORKFLOWS, plugins=[plugin()])
     await replayer.replay_workflow(WorkflowHistory.from_json(history["workflowId"], history))
 
@@ -47,7 +46,7 @@ def activities(history: History) -> list[str]:
 
 
 def renamed(history: History, activity: str) -> History:
-    """The history of a workflow that called this activity by another name."""
+    """Return the history of a workflow that called this activity by another name."""
     for event in history["events"]:
         if SCHEDULED in event and event[SCHEDULED]["activityType"]["name"] == activity:
             event[SCHEDULED]["activityType"]["name"] = "another_activity"
@@ -55,8 +54,8 @@ def renamed(history: History, activity: str) -> History:
 
 
 def without(history: History, activity: str) -> History:
-    """The history of a workflow that never called this activity: its events are gone, the others
-    move up.
+    """Return the history of a workflow that never called this activity: its events are removed, the
+    others move up.
     """
     scheduled = {
         e["eventId"]
@@ -85,7 +84,9 @@ def without(history: History, activity: str) -> History:
 
 
 async def test_every_recorded_history_replays() -> None:
-    """One worker for all of them: to make it takes longer than to replay a history."""
+    """One worker replays all of them, because making a worker takes longer than replaying a
+    history.
+    """
     given = {file.stem: read(file.stem) for file in HISTORIES}
     histories = {
         name: WorkflowHistory.from_json(one["workflowId"], one) for name, one in given.items()
@@ -106,7 +107,7 @@ async def test_every_recorded_history_replays() -> None:
 
 
 def test_no_recording_was_changed_or_removed() -> None:
-    """A recording that is made anew says nothing about runs that began with the old form."""
+    """A new recording says nothing about runs that began with the old form."""
     found = {file.name: fingerprint(file) for file in HISTORIES}
     for name, digest in promised().items():
         assert name in found, (
@@ -177,7 +178,7 @@ async def test_the_histories_of_a_chain_carry_the_state_on() -> None:
     ],
 )
 async def test_the_gate_bites(name: str, activity: str) -> None:
-    """A step that has another name, or is no longer there, is found."""
+    """A step with another name, or a removed one, is found."""
     with pytest.raises(NondeterminismError, match=activity):
         await replay(renamed(read(name), activity))
     with pytest.raises(NondeterminismError):

@@ -89,7 +89,7 @@ def test_an_unknown_field_names_the_one_that_was_meant(kind: Any, value: object,
     ],
 )
 def test_an_absurd_input_takes_no_seconds_of_a_worker(value: dict[str, Any]) -> None:
-    """A workflow that computes for two seconds counts as stuck, and is tried again for ever."""
+    """A workflow that computes for two seconds counts as stuck, and is retried for ever."""
     for read, error in (
         (lambda: read_input(RunRequest, value), ApplicationError),
         (lambda: crawl_request(value), InvalidRequest),

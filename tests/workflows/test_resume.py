@@ -1,6 +1,4 @@
-"""Resuming a run by its id: after a termination, a failure, a stop; never beside a living
-workflow.
-"""
+"""Resuming a run by its id: after a termination, a failure, a stop; never next to a live workflow."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
 
 
 async def refused(testbed: WorkflowHarness, request: dict[str, Any]) -> tuple[str, str]:
-    """Type and text of the error with which the workflow fails at once."""
+    """Return type and text of the error with which the workflow fails at once."""
     with pytest.raises(WorkflowFailureError) as caught:
         await testbed.run(request)
     cause: Any = caught.value.cause
@@ -36,8 +34,8 @@ async def refused(testbed: WorkflowHarness, request: dict[str, Any]) -> tuple[st
 async def test_a_terminated_run_goes_on_without_repeating_what_was_done(
     testbed: WorkflowHarness,
 ) -> None:
-    """Of five tasks one finished before, one while nobody polled, one executes, one failed, one
-    never started.
+    """Of five tasks, one finished before, one while nobody polled, one is executing, one failed,
+    one never started.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour() if index == 0 or attempt == 2 else (FAILS if index == 3 else UNTIL_STOPPED)
@@ -194,8 +192,8 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
 
 @pytest.mark.troubles
 async def test_an_export_goes_on_beside_the_attempt_that_follows(testbed: WorkflowHarness) -> None:
-    """The bus was away when attempt 1 failed; its event is still delivered, although attempt 2 owns
-    the run by now.
+    """The bus was down when attempt 1 failed; its event is still delivered, although attempt 2 now
+    owns the run.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour()
     refused_first: list[int] = []

@@ -59,7 +59,7 @@ async def end_as_the_table_says(
     monkeypatch: pytest.MonkeyPatch,
     chosen: Sequence[Cell],
 ) -> None:
-    """One cell after the other in one testbed, each with a run of its own."""
+    """Play one cell after the other in one testbed, each with its own run."""
     clock = Forward()
     monkeypatch.setattr("tests.support.testbed.workflow_clock", clock)
     async with open_testbed(skipping.client, folder, clock=clock) as testbed:
@@ -145,7 +145,7 @@ def test_the_sample_meets_everything() -> None:
 
 
 def _texts(module: ModuleType) -> str:
-    """All texts of a module, each in one piece."""
+    """Return all texts of a module, each in one piece."""
     nodes = ast.walk(ast.parse(Path(str(module.__file__)).read_text()))
     texts = (node.value for node in nodes if isinstance(node, ast.Constant))
     return "\n".join(text for text in texts if isinstance(text, str))

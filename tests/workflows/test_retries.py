@@ -1,5 +1,5 @@
-"""A run goes on by itself after ends that the cluster caused: at once, after a wait, within bounds,
-until a stop.
+"""A run continues by itself after ends that the cluster caused: at once, after a wait, within
+limits, until a stop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def testbed(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterato
 
 
 def evict(testbed: WorkflowHarness, tries: int, end: End = EVICTED) -> None:
-    """Every task ends so in its first tries, and then finishes."""
+    """Let every task end like this in its first tries, and then finish."""
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(end=end) if attempt <= tries else Behaviour()
     )
@@ -76,8 +76,8 @@ async def test_an_evicted_task_is_tried_again_after_its_wait(testbed: WorkflowHa
 async def test_a_clock_that_is_set_makes_no_try_wait_longer_or_shorter(
     skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    """The clock of the workers and of the database, between the decision and the time of the
-    try.
+    """The clock of the workers and of the database is changed between the decision and the time of
+    the try.
     """
     wrong, decided, begun = timedelta(0), list[datetime](), list[datetime]()
     decide = store_of_retries.RetryStore.retry_ended
@@ -256,8 +256,8 @@ async def test_the_catalogue_says_how_its_crawler_is_tried_again(testbed: Workfl
 
 
 def restore_from_before_the_decision(testbed: WorkflowHarness, *, ended: bool) -> None:
-    """The database again knows only the first try of the first task, which executes or has just
-    ended.
+    """Restore a database that knows only the first try of the first task, which is executing or has
+    just ended.
     """
     executes = (
         ", status = 'RUNNING', outcome = NULL, cause = NULL, ended_at = NULL, exit_code = NULL"
@@ -277,8 +277,8 @@ def restore_from_before_the_decision(testbed: WorkflowHarness, *, ended: bool) -
 
 
 async def between_two_polls(testbed: WorkflowHarness, handle: WorkflowHandle[Any, Any]) -> None:
-    """Return when a poll has found nothing new, and nothing is under way: what is in the middle saw
-    the other copy.
+    """Return when a poll has found nothing new, and nothing is in progress, because calls in the
+    middle would mix both copies.
     """
     seen = testbed.store.runs.get_run(1).verified_at
     await testbed.until(lambda: testbed.store.runs.get_run(1).verified_at != seen)
@@ -308,9 +308,8 @@ ALWAYS = {
 async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(
     testbed: WorkflowHarness, before: str, executes: int
 ) -> None:
-    """The cluster executes the next try already.
-
-    No other one begins beside it, and the run ends after it.
+    """The cluster is already executing the next try. No other one begins next to it, and the run
+    ends after it.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=0, end=EVICTED) if attempt < executes else Behaviour(executes=None)

@@ -39,7 +39,7 @@ IDS = [outcome for _, _, outcome in LIMITS]
 def ended_by_limit(
     testbed: WorkflowHarness, result: RunResult, outcome: str, tasks: int = 1, on_cluster: int = 1
 ) -> None:
-    """What holds of every run that one of its limits ended."""
+    """Check what holds for every run that one of its limits ended."""
     run_id = result.run_id
     ends = {"FAILED": on_cluster, "CANCELLED": tasks - on_cluster}
     assert (result.status, result.outcome) == ("FAILED", outcome)
@@ -125,7 +125,7 @@ async def test_one_that_counts_nothing_stalls_when_it_writes_nothing_any_more(
 
 
 async def test_one_that_counts_nothing_and_writes_goes_on(testbed: WorkflowHarness) -> None:
-    """So does one beside it that never wrote anything: nobody can say what that one does."""
+    """So does one next to it that never wrote anything, because nobody knows what it does."""
     for others in ([], [{}]):
         testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
             executes=2700, counters=Counters(), writes_for=1e6 if index == 0 else None
@@ -145,8 +145,8 @@ async def test_one_that_counts_nothing_and_writes_goes_on(testbed: WorkflowHarne
 
 
 class Outage:
-    """Polls of the cluster fail from one moment of the run's own time to another, in seconds from
-    its first poll.
+    """Polls of the cluster fail from one time to another of the run's own time, in seconds from its
+    first poll.
     """
 
     def __init__(self, testbed: WorkflowHarness, begins: float, ends: float) -> None:
@@ -167,7 +167,7 @@ class Outage:
 
 
 async def test_an_outage_of_polls_stalls_nobody(testbed: WorkflowHarness) -> None:
-    """It counts before and after; between them nobody could look for longer than the limit."""
+    """It counts before and after; between them, polls failed for longer than the limit."""
     testbed.cluster.behaviour = Behaviour(executes=900)
     outage = Outage(testbed, 150, 150 + 450)
     result = await testbed.run(
@@ -178,7 +178,7 @@ async def test_an_outage_of_polls_stalls_nobody(testbed: WorkflowHarness) -> Non
 
 
 async def test_the_time_of_an_outage_does_not_count_for_a_stall(testbed: WorkflowHarness) -> None:
-    """It stalled before the outage: it is ended only after five minutes that polls vouch for."""
+    """It stalled before the outage, and is ended only after five minutes that polls cover."""
     testbed.cluster.behaviour = replace(STALLS, counts_for=45)
     outage = Outage(testbed, 150, 150 + 450)
     result = await testbed.run(
@@ -214,7 +214,7 @@ async def test_run_timeout_s_passes_while_nobody_can_poll(testbed: WorkflowHarne
 async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
     testbed: WorkflowHarness, limits: dict[str, float], behaviour: Behaviour, outcome: str
 ) -> None:
-    """Stopped by its limit, resumed, and the new attempt is measured from its own beginning."""
+    """Stopped by its limit and resumed, it is measured from the beginning of the new attempt."""
     testbed.cluster.behaviour = behaviour
     first = await testbed.run({"crawler": "books", "limits": limits, **RARELY})
     ended_by_limit(testbed, first, outcome)

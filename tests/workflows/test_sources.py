@@ -1,8 +1,6 @@
-"""Workflow code holds nothing that a replay cannot repeat.
-
-They are executed without Temporal's sandbox (``crawler_lifecycle.temporal.plugin``), loaded once
-and shared by all workflows of a process. So the sources are read here, and whatever is not known to
-be harmless is refused.
+"""Workflow code contains nothing that a replay cannot repeat. Workflows are executed without
+Temporal's sandbox (``crawler_lifecycle.temporal.plugin``), loaded once and shared by all workflows
+of a process. So these tests read the sources, and refuse whatever is not known to be harmless.
 """
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ CHANGES = {
 
 
 def refused(source: str) -> list[str]:
-    """What in this source is not allowed, each with its line."""
+    """Return what this source must not contain, each with its line."""
     tree = ast.parse(source)
     shared = {target.id for node in tree.body for target in _targets(node)}
     found = [(node.lineno, why) for node in ast.walk(tree) for why in _refused(node, shared)]

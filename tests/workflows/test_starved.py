@@ -1,6 +1,4 @@
-"""The testbed on a machine that stands still now and then: what is late there is no fault of a
-workflow.
-"""
+"""The testbed on a machine that sometimes stalls: lateness there is no error of a workflow."""
 
 from __future__ import annotations
 

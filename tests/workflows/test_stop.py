@@ -42,7 +42,7 @@ async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 def _checked(testbed: WorkflowHarness, result: Any, tasks: dict[str, int] | None = None) -> None:
-    """What must hold of every stopped run."""
+    """Check what holds for every stopped run."""
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
     assert result.tasks == (tasks or {"CANCELLED": 1})
     row = testbed.store.runs.get_run(result.run_id)
@@ -172,7 +172,7 @@ async def test_the_end_that_was_its_own_wins_over_a_late_stop(testbed: WorkflowH
 
 
 async def test_a_stop_that_only_the_database_knows_is_carried_out(testbed: WorkflowHarness) -> None:
-    """The gateway died between writing the intent and sending the signal."""
+    """The gateway died between recording the stop and sending the signal."""
     testbed.cluster.behaviour = UNTIL_STOPPED
     handle = await testbed.start({"crawler": "books"})
     snapshot = await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
@@ -194,7 +194,7 @@ async def test_a_stop_of_a_reserved_run_leads_straight_to_its_end(testbed: Workf
 
 
 async def test_a_stop_counts_also_with_three_payloads(testbed: WorkflowHarness) -> None:
-    """``test_poison`` sends what nobody can read."""
+    """``test_poison`` sends unreadable ones."""
     testbed.cluster.behaviour = UNTIL_STOPPED
     handle = await testbed.start({"crawler": "books"})
     await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
@@ -217,9 +217,7 @@ async def test_a_person_outweighs_a_limit(testbed: WorkflowHarness) -> None:
 
 @pytest.mark.troubles
 async def test_a_stop_does_not_wait_for_a_push(testbed: WorkflowHarness) -> None:
-    """The push of the start hangs, or stands in a queue that is stuck: the crawler gets its signal
-    all the same.
-    """
+    """The push of the start hangs, or waits in a stuck queue, but the crawler gets its signal."""
     testbed.cluster.behaviour = UNTIL_STOPPED
     begun, over = threading.Event(), threading.Event()
     push = testbed.outside.push
@@ -247,8 +245,8 @@ async def test_a_stop_does_not_wait_for_a_push(testbed: WorkflowHarness) -> None
 async def test_a_stop_whose_signal_misses_the_verdict_is_told(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, ended: End
 ) -> None:
-    """The gateway has written the stop, and the verdict comes before its signal: a dialog waits for
-    the word.
+    """The gateway has recorded the stop, and the verdict comes before its signal, while a dialog
+    waits for the result.
     """
     testbed.cluster.behaviour = Behaviour(end=ended)
     end_run = testbed.store.completion.end_run

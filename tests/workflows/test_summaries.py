@@ -38,7 +38,7 @@ DUE_RUN = names.workflow_id("books", due_request_id("nightly", AT))
 
 
 async def summary(client: Client, workflow_id: str) -> str | None:
-    """The summary that Temporal has; the workflow is ended, because no worker is there."""
+    """Return the summary that Temporal has; the workflow is ended, because no worker is running."""
     handle = client.get_workflow_handle(workflow_id)
     found = await (await handle.describe()).static_summary()
     await handle.terminate("end of test")
@@ -46,14 +46,14 @@ async def summary(client: Client, workflow_id: str) -> str | None:
 
 
 async def details(handle: WorkflowHandle[Any, Any]) -> str:
-    """What Temporal's UI shows as the current details."""
+    """Return what Temporal's UI shows as the current details."""
     found = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     assert isinstance(found, WorkflowMetadata)
     return found.current_details
 
 
 async def fired(client: Client, schedule_id: str) -> str:
-    """Trigger a Temporal Schedule; the id of the workflow that it starts."""
+    """Trigger a Temporal Schedule. Returns the id of the workflow that it starts."""
     schedule = client.get_schedule_handle(schedule_id)
     await schedule.trigger()
     while True:
@@ -114,7 +114,7 @@ async def test_the_longest_id_is_accepted(real_testbed_without_workers: Workflow
 async def test_workflows_of_temporal_schedules_have_one(
     real_testbed_without_workers: WorkflowHarness,
 ) -> None:
-    """Also those of schedules that an earlier build made without one; nobody is told of that."""
+    """This includes schedules that an earlier build made without one, and is not reported."""
     client = real_testbed_without_workers.client
     schedules = real_testbed_without_workers.store.schedules
     spec = ScheduleSpec(run={"crawler": "books"}, every_s=86400)

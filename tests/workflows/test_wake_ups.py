@@ -1,4 +1,6 @@
-"""The same ends whatever becomes of wake-ups, and a gap between polls however many come."""
+"""Runs end in the same way whatever happens to wake-ups, with a gap between polls however many
+arrive.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ async def correction(testbed: WorkflowHarness) -> int:
 
 
 def truth(testbed: WorkflowHarness, run_id: int) -> Mapping[str, Any]:
-    """What the database says about a run that ended, without times."""
+    """Return what the database says about an ended run, without times."""
     run = testbed.store.runs.get_run(run_id)
     return {
         "run": (str(run.status), run.outcome, run.attempt),
@@ -182,10 +184,8 @@ async def test_with_wake_ups_nobody_waits_for_the_ladder(real_testbed: WorkflowH
 
 
 async def polled_at(testbed: WorkflowHarness, handle: Any) -> list[datetime]:
-    """When this run ordered its polls, by its own clock: the time at which the server gave it the
-    task to decide in.
-
-    The order itself is on record later, by as much as the worker took.
+    """Return when this run ordered its polls, by its own clock: the time at which the server gave
+    it the workflow task. The order is recorded later, by the time that the worker took.
     """
     orders = []
     for history in await testbed.chain(handle):
@@ -201,7 +201,7 @@ async def polled_at(testbed: WorkflowHarness, handle: Any) -> list[datetime]:
 
 
 def too_close(polls: list[datetime]) -> int:
-    """How many polls came sooner after the one before than they may; the server's timers have whole
+    """Return how many polls were too close to the previous one; the server's timers have whole
     milliseconds.
     """
     return sum(
@@ -210,7 +210,7 @@ def too_close(polls: list[datetime]) -> int:
 
 
 async def _storm(testbed: WorkflowHarness, handle: Any) -> list[datetime]:
-    """Wake the run again and again until it has polled three times more; when it ordered its
+    """Wake the run repeatedly until it has polled three more times. Returns when it ordered its
     polls.
     """
     polls = await polled_at(testbed, handle)
@@ -238,7 +238,7 @@ async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executions go on as others in the middle of a poll and of the wait for the next one."""
+    """Let executions continue as new during a poll and during the wait for the next one."""
     monkeypatch.setattr(calls, "HISTORY_MAX", 100)
 
 
@@ -325,7 +325,7 @@ LETTERS = {
 async def test_a_former_build_that_may_return_can_replay_what_is_done(
     real_testbed: WorkflowHarness, former: bool
 ) -> None:
-    """It looks after each wake-up, and fetches details before it records statuses."""
+    """It polls after each wake-up, and fetches details before it records statuses."""
     if former:
         real_testbed.store.notes.leave_note(UPGRADE, "", "", utc_now() + timedelta(hours=1))
     real_testbed.cluster.behaviour = Behaviour(waits=0.3, executes=2)

@@ -1,7 +1,5 @@
-"""The replay gate on real other builds: wrong changes of the workflows are refused, right ones
-pass.
-
-Each case is a copy of the code with one edit, replayed in a process of its own, as a deployment
+"""The replay gate with real other builds: wrong changes of the workflows are refused, right ones
+pass. Each case is a copy of the code with one edit, replayed in a separate process, as a deployment
 would execute it.
 """
 
@@ -116,7 +114,9 @@ RIGHT: dict[str, list[Change]] = {
 
 
 def refused(folder: Path, changes: list[Change], *only: str) -> dict[str, str]:
-    """The recordings (all, or only these) that this build cannot continue, each with the reason."""
+    """Return the recordings (all, or only these) that this build cannot continue, each with the
+    reason.
+    """
     built = build(folder / "build", *changes)
     done = subprocess.run(
         [sys.executable, "-c", REPLAY, str(HISTORIES), *only],

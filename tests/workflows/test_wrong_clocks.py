@@ -1,6 +1,4 @@
-"""A worker whose clock is an hour off: what it cannot know is when, and nothing else follows from
-that.
-"""
+"""A worker whose clock is an hour wrong does not know the time, but everything else is right."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ async def wrong_testbed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[WorkflowHarness]:
-    """Activities, and what they write down, by a clock that is wrong; that of Temporal is right."""
+    """Activities record with a wrong clock; Temporal's clock is right."""
 
     def wrong() -> datetime:
         return utc_now() + timedelta(seconds=request.param)

@@ -36,7 +36,7 @@ class Hooked:
         self.workflows = Workflows(testbed.client)
 
     async def put(self, url: str | None = None, **fields: Any) -> None:
-        """Make it or change it, as the gateway does."""
+        """Create or change it, as the gateway does."""
         spec = WebhookSpec(url or self.receiver.url, ["env:CRAWL_HOOK"], **fields)
         self.testbed.store.webhooks.put(self.name, spec.document(), "ann")
         await self.begin()
@@ -58,7 +58,7 @@ class Hooked:
         return found
 
     async def settled(self) -> None:
-        """Wait until everything that there is has been told."""
+        """Wait until every existing event has been delivered."""
         last = self.testbed.store.events.last_event_seq()
         await self.testbed.until(lambda: self.row.through_seq >= last)
 
@@ -80,7 +80,7 @@ class Hooked:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def hooks(testbed_without_workers: WorkflowHarness) -> AsyncIterator[Any]:
-    """Makes webhooks of receivers; deletes them at the end."""
+    """Make webhooks of receivers, and delete them at the end."""
     made: list[Hooked] = []
     testbed = testbed_without_workers
 
@@ -100,7 +100,7 @@ async def hooks(testbed_without_workers: WorkflowHarness) -> AsyncIterator[Any]:
 
 
 def runs(testbed: WorkflowHarness, count: int) -> list[Fence]:
-    """So many runs, whose own events are on record."""
+    """Create this number of runs, with their own events on record."""
     found = []
     for number in range(count):
         owner = Owner(f"crawl/books/r{number}", f"chain-{number}")
@@ -121,7 +121,7 @@ def tell(
 
 
 def in_order(seqs: list[int]) -> list[int]:
-    """Each number where it came first."""
+    """Return each number where it came first."""
     return list(dict.fromkeys(seqs))
 
 
@@ -213,7 +213,7 @@ async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
 
 @pytest.mark.troubles
 async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
-    """The gateway died between the row and the workflow."""
+    """The gateway died after it had inserted the row and before it started the workflow."""
     hook = hooks("forgotten")
     spec = WebhookSpec(hook.receiver.url, ["env:CRAWL_HOOK"], events=["webhook.paused"])
     hook.testbed.store.webhooks.put("forgotten", spec.document(), None)
@@ -228,7 +228,7 @@ async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executions continue as new after a few steps; asked for before the testbed, which replays
+    """Let executions continue as new after a few steps; requested before the testbed, which replays
     at its end.
     """
     monkeypatch.setattr(calls, "HISTORY_MAX", 12)
