@@ -20,7 +20,7 @@ __all__ = ["mariadb"]
 
 TESTS = Path(__file__).parent
 CONTRACT = TESTS / "contracts/store"
-#: Where `make test-more` reads tests, and what other commands play as a whole.
+#: The tests of `make test-more`, and the folders that other commands run completely.
 MORE = re.findall("^MORE := (.*)$", (TESTS.parent / "Makefile").read_text(), re.MULTILINE)[
     0
 ].split()
@@ -28,15 +28,15 @@ READ = [
     TESTS.parent / one
     for one in (*MORE, "tests/e2e", "tests/dev", "tests/kubernetes", "tests/ui", "tests/soak")
 ]
-#: Set by pytest itself, anew for each part of a test.
+#: Set by pytest itself, again for each part of a test.
 CURRENT = "PYTEST_CURRENT_TEST"
 
 load_profile()
-# Most tests are about the end of a task. Those about what follows it choose a policy of retries.
+# Most tests are about the end of a task. Tests of what follows choose a policy of retries.
 os.environ.setdefault("LIFECYCLE_RETRIES", '{"max": 0}')
 make_databases_cheap()
-# Until the tests are collected nothing becomes garbage; it would walk through 10,000 of them again
-# and again.
+# Nothing becomes garbage during collection, and the collector would search 10,000 tests again and
+# again.
 gc.disable()
 
 

@@ -23,8 +23,7 @@ from tools.package_map import mapped
 
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
 
-#: The layers of modules of a feature that have another name, and features that are a layer of their
-#: own.
+#: The layers of a feature's modules with other names, and features that are a layer of their own.
 ROLES = {"feature": "features", "__init__": "features", "compose": "compose"}
 OWN_LAYER = ("user_code",)
 
@@ -44,11 +43,10 @@ BETWEEN: dict[str, set[str]] = {
     "mcp": set(),
 }
 
-#: What speaks with outside systems: each package or module with one of them.
+#: Parts that communicate with outside systems: each package or module with one of them.
 OUTSIDE = ("adapters", "clusters", "store")
 
-#: Modules of the runner that stand alone: every part may import them, so that there is one
-#: definition.
+#: Independent modules of the runner: every part may import them, so that there is one definition.
 SHARED = (
     "runner.safe_directory",
     "runner.item_files",
@@ -58,7 +56,7 @@ SHARED = (
     "runner.tree",
 )
 
-#: What each part of the house may import of ours. A part that is not listed may not exist.
+#: What each part of the package may import. An unlisted part may not exist.
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
     "subjects": {"domain"},
@@ -175,10 +173,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "template": {"managers", "graphs"},
 }
 
-#: Parts whose classes it may name for types alone, under ``if TYPE_CHECKING:``.
+#: Parts whose classes it may name only for types, under ``if TYPE_CHECKING:``.
 MAY_NAME: dict[str, set[str]] = {name: {"store"} for name in ("activities", "temporal")}
 
-#: Adapters know one outside system each: these third-party packages belong to one of them alone.
+#: Each adapter knows one outside system: each of these third-party packages belongs to only one of
+#: them.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("store",),
     "sqlite3": ("sqlite_files.py",),
@@ -313,8 +312,8 @@ def _point_downwards(path: Path) -> None:
             )
             if part == target and part in ("adapters", "clusters") and theirs is None:
                 own, other = relative.split("/")[1].removesuffix(".py"), rest.split(".")[1]
-                # The record of a kind is a class that each of them derives, and some leave files in
-                # folders alike. Everything in S3 has one client.
+                # The record of a kind is a class that each of them derives, and some store files in
+                # folders in the same way. Everything in S3 has one client.
                 assert other in (own, "kind", "volume") or ".s3.bucket" in rest, (
                     f"{relative}:{line}: {part} do not know each other"
                 )
@@ -416,7 +415,7 @@ def _no_circle(room: Path) -> None:
         pytest.fail(f"{dotted}: a circle of imports: {' <- '.join(error.args[1])}")
 
 
-#: The names in a record that a module of the core loads while it is imported.
+#: The names in a record that a module of the core loads during its import.
 LOADS: dict[str, Callable[[Feature], tuple[str, ...]]] = {
     "crawler_lifecycle.store.access": lambda feature: (feature.subject,),
     "crawler_lifecycle.store.retention.deletion": lambda feature: (feature.retain,),
@@ -495,7 +494,7 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
 
 #: What a process imports, one after the other, and what it has not loaded then.
 NOT_LOADED: list[tuple[str, tuple[str, ...]]] = [
-    # Every process with users' code has these, and a user's laptop needs no more to try that code.
+    # Every process with user code has these, and a user's laptop needs no more to try that code.
     (
         """
 import crawler_lifecycle.features.user_code.host, crawler_lifecycle.features.user_code.caller
@@ -549,8 +548,8 @@ def test_nobody_loads_what_only_others_use() -> None:
     assert json.loads(done.stdout) == [[]] * len(NOT_LOADED)
 
 
-#: Modules of the core, and of what users import, that still name a feature. Only ever fewer: the
-#: core shall loop over ``FEATURES`` and name none.
+#: Modules of the core, and of what users import, that still name a feature. Their number only
+#: decreases: the core should loop over ``FEATURES`` and name none.
 STILL_NAMED = 36
 
 

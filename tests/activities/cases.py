@@ -63,13 +63,13 @@ class Case:
         return f"{self.activity}-{self.title}"
 
 
-#: What a second poll of a crawl that goes on sees of its counters.
+#: What a second poll of a continuing crawl changes because of its counters.
 COUNTED_ON = frozenset(
     f"{table}.{name}"
     for table in ("run_history", "task_history")
     for name in ("pages", "items", "last_progress_at")
 )
-#: A poll that is taken again is a younger poll.
+#: A repeated poll has a later time.
 POLLED_AGAIN = frozenset(
     f"run_history.{name}"
     for name in (
@@ -81,12 +81,11 @@ POLLED_AGAIN = frozenset(
         "look_gap_ms",
     )
 )
-#: Every try of a delivery is on record; what was delivered stays so.
+#: Every try of a delivery is on record; whatever was delivered stays delivered.
 DELIVERED_AGAIN = frozenset({"outbox_delivery.tries"})
 
 
-#: What shows that a deployment call waited until an earlier one was void, and looked for what that
-#: one made.
+#: Shows that a deployment call waited until an earlier one had expired, and looked for its tasks.
 WAITED = POLLED_AGAIN | {
     *(
         "run_history.waiting_for",
@@ -636,13 +635,13 @@ COMPLETION = [
 
 # --- the audit ------------------------------------------------------------------------------------
 
-#: Far beyond every grace.
+#: Far beyond every grace period.
 LATER_S = 1000
-#: What is found again is seen again, and what is repaired again says so.
+#: What is found again is seen again, and a repeated repair is recorded.
 SEEN_AGAIN = frozenset(
     f"audit_finding.{name}" for name in ("first_seen", "last_seen", "repaired_at")
 )
-#: What was ended by a try that died is gone for the next one; nobody says that it was us.
+#: What a dead try ended is missing for the next one, which does not know that we ended it.
 GONE = frozenset(
     f"audit_finding.{name}" for name in ("status", "repair", "repaired_at", "first_seen")
 )
@@ -823,14 +822,14 @@ def _cycled(w: Harness, answer: CycleAnswer) -> None:
     assert states == [("starting", 1), ("starting", 2), ("buffered", None)]
 
 
-#: After a crash another process decides, of a higher generation, and each generation is an event.
+#: After a crash, another process with a higher generation decides, and each generation is an event.
 ANOTHER_PROCESS = frozenset(
     {
         *("manager.generation", "outbox_event", "outbox_counter.seq"),
         *("graph_step.attempt", "graph_step.tries", "graph_step.errors"),
     }
 )
-#: Each cycle says what it decided.
+#: Each cycle records what it decided.
 DECIDED_AGAIN = ANOTHER_PROCESS | {
     *("manager.updated_at", "manager.waiting_for", "manager.stats", "manager.state"),
     *("outbox_event.body", "outbox_event.created_at", "outbox_event.seq"),

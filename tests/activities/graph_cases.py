@@ -40,7 +40,7 @@ from tests.activities.harness import Harness
 from tests.support.fakes.cluster import Behaviour
 
 GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
-#: A run, or the manager, is told again that it is to stop.
+#: The run, or the manager, is told again to stop.
 CRAWL = "graph/nightly/books/1"
 
 PARENTS = AuditPage(repair=True, what="graph")
@@ -396,7 +396,7 @@ def _called(w: Harness, answer: Any) -> None:
     assert set(_states(w).values()) == {"completed"}
 
 
-#: What was begun and did not end begins again.
+#: Whatever began without ending begins again.
 BEGUN_AGAIN = ANOTHER_PROCESS & frozenset(
     f"graph_step.{name}" for name in ("attempt", "tries", "errors")
 )

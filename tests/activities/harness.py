@@ -90,7 +90,7 @@ class Shelves(GeneratorCrawlManager):
             yield {"shelf": shelf}
 
 
-#: Where everything of a harness comes from that is not its database.
+#: Everything in a harness except its database comes from here.
 FAKES = "tests.support.fakes."
 LOCKS: dict[type, Callable[[], Any]] = {
     type(threading.Lock()): threading.Lock,
@@ -98,9 +98,9 @@ LOCKS: dict[type, Callable[[], Any]] = {
 }
 #: Table -> its rows, in order of their keys.
 Tables = dict[str, list[dict[str, Any]]]
-#: What stands between an activity and its ports: it gets the name of each call, and executes it.
+#: Called between an activity and its ports, with the name of each call, which it executes.
 Through = Callable[[str, Callable[[], Any]], Any]
-#: What reads them. To make these anew took longer than to read.
+#: The statements that read them. Building these each time took longer than reading.
 ALL_ROWS = {
     table.name: select(table).order_by(*table.primary_key) for table in metadata.sorted_tables
 }

@@ -34,7 +34,7 @@ from tests.support.activity_modules import activity_modules
 
 Prepared = Callable[[Case], tuple[Harness, Any]]
 
-#: The activities that the specification names.
+#: The activities in the specification.
 SPECIFIED = {
     *(
         "create_history_id",
@@ -65,17 +65,16 @@ SPECIFIED = {
     ),
     *("initiate_export_signal", "export_supporting_files"),
 }
-#: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
-#: A poll that was recorded twice has counted twice.
+#: If the first deployment call of a task took effect, the evidence of its transition is
+#: ``existing``. A poll that was recorded twice has counted twice.
 HOW_IT_WAS_FOUND = {"status_transition.evidence", "run_history.look_revision"}
-#: These touch the outside before the database refuses them. Harmless: an order to end names a task
-#: of its attempt and is given under a recorded stop only, and an archive lies under the key of its
-#: attempt.
+#: These act outside before the database refuses them. This is harmless: an order to end names a
+#: task of its attempt and needs a recorded stop, and an archive has the key of its attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
 CASES = [*OF_RUNS, *DELETION, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS, *PACKAGES]
-#: Of a module, so that all tests of one case come after each other, and one process brings its
-#: harness to its state.
+#: With the scope of a module, all tests of one case are consecutive, and one process prepares its
+#: harness.
 every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 
 
@@ -228,33 +227,33 @@ def _with_fence(argument: Any, **changes: Any) -> Any:
 
 def _is_fenced(case: Case) -> bool:
     return case.activity not in {
-        # Takes the run: refused to strangers by DuplicateRequest and RunIsLive.
+        # Takes the run: DuplicateRequest and RunIsLive refuse others.
         "create_history_id",
         "add_workflow_id",  # writes a property of its own attempt
         "get_active_running_tasks",  # reads
         "count_alive_tasks",  # reads
-        "signal_pusher_changed",  # pushes what is recorded, whoever owns the run by now
+        "signal_pusher_changed",  # pushes what is recorded, whoever owns the run now
         "resend_pushes",  # the same
-        "open_manager",  # takes the manager: refused to strangers by its workflow id
+        "open_manager",  # takes the manager: its workflow id refuses others
         "add_manager_jobs",  # adds jobs, whoever owns the manager
         "record_manager_stop",  # a stop counts, whoever owns the manager
         "stop_manager_runs",  # carries out a stop that is on record
-        "run_manager_cycle",  # its order has a fence of its own (test_manager_cycle.py)
-        "follow_webhook",  # takes the webhook: whoever had it before is fenced
-        "open_graph",  # takes the graph: refused to strangers by its workflow id
+        "run_manager_cycle",  # its order has its own fence (test_manager_cycle.py)
+        "follow_webhook",  # takes the webhook: the previous owner is fenced
+        "open_graph",  # takes the graph: its workflow id refuses others
         "command_graph",  # a command counts, whoever owns the graph
         "closed_graph_batches",  # asks Temporal
         "record_graph_stop",  # a stop counts, whoever owns the graph
         "stop_graph_runs",  # carries out what is on record
-        # Whose due time it is says its line, which is unique.
+        # The firing is identified by its row, which is unique.
         *("decide_due", "stop_previous_due", "begin_due"),
-        *(name for name in POLICIES if "audit" in name),  # compares whatever runs there are
-        # Pushes the stored event of its own attempt, whoever owns the run by now.
+        *(name for name in POLICIES if "audit" in name),  # compares any existing runs
+        # Pushes the stored event of its own attempt, whoever owns the run now.
         "signal_pusher_stopped",
-        # Delivers the stored event of its own attempt, whoever owns the run by now.
+        # Delivers the stored event of its own attempt, whoever owns the run now.
         "initiate_export_signal",
-        "deliver_event",  # the same, of what is no run
-        # Whoever owned the run: it has ended.
+        "deliver_event",  # the same, for other subjects
+        # Whoever owned the run, it has ended.
         *("delete_run_texts", "delete_run_histories", "delete_run_files"),
         "inspect_package",  # belongs to no run
     }

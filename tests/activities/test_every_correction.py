@@ -33,7 +33,7 @@ from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.fakes.services import FakeScheduler
 from tests.support.run_refs import run_ref
 
-#: Executes until it finds a file, and then ends well.
+#: Executes until it finds a file, and then ends normally.
 UNTIL_TOLD = """
 import os, time
 files = os.environ["CRAWL_FILES_DIR"]
@@ -98,10 +98,10 @@ class LocalHands:
             self.fixture.runner(),
             self.fixture.crawler_process(),
         ):
-            victim.send(signal.SIGKILL)  # the last of them may be gone with the one before
+            victim.send(signal.SIGKILL)  # the last of them may have ended with the previous one
         wait_until(lambda: not self.fixture.running())
         shutil.rmtree(self.fixture.folder())
-        # The disk of another cluster: nothing of it was ever here.
+        # The disk of another cluster, without a trace of ours.
         shutil.rmtree(self.fixture.state / "started")
 
     def usurp(self) -> None:
@@ -251,7 +251,7 @@ def late_evidence(harness: Harness, hands: Hands) -> None:
     harness.audited("audit_ended")
 
 
-#: Kind -> the way to it, what was believed, what may be true, and what finds it.
+#: Kind -> how it happens, what was believed, what may be true, and what finds it.
 WAYS: dict[CorrectionKind, tuple[Callable[[Harness, Hands], None], str, set[str], str]] = {
     CorrectionKind.KILLED: (killed, "RUNNING", {"FAILED"}, "look"),
     CorrectionKind.VANISHED: (vanished, "RUNNING", {"LOST"}, "look"),
@@ -262,7 +262,7 @@ WAYS: dict[CorrectionKind, tuple[Callable[[Harness, Hands], None], str, set[str]
     CorrectionKind.STILL_ALIVE: (still_alive, "LOST", {"RUNNING"}, "sweep"),
     CorrectionKind.LATE_EVIDENCE: (late_evidence, "LOST", {"SUCCEEDED", "FAILED"}, "sweep"),
 }
-#: Those that change a status; the others stand beside an end, which never changes.
+#: Those that change a status; the others are recorded next to an end, which never changes.
 FIXES = set(CorrectionKind) - {CorrectionKind.STILL_ALIVE, CorrectionKind.LATE_EVIDENCE}
 
 
@@ -289,7 +289,7 @@ def test_it_is_provoked_and_written_with_the_fix(
     [task] = harness.tasks()
     assert row.task_id == task.task_id
     assert row.evidence
-    # The times: it was believed before it was found, and for no longer than that was it untrue.
+    # The times: it was believed before it was found, and was untrue no longer than that.
     assert row.believed_since is not None
     assert began <= row.believed_since <= row.created_at
     assert row.truth_since is None or row.truth_since <= row.created_at

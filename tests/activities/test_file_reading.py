@@ -106,7 +106,9 @@ def fixture(
         )
         fixture.files.mkdir(parents=True)
         (fixture.files / "items.jsonl").write_bytes(PRICES)
-        (fixture.files / "noise.zip").write_bytes(NOISE)  # a name that is stored, and not deflated
+        (fixture.files / "noise.zip").write_bytes(
+            NOISE
+        )  # a name that is stored without compression
         (fixture.files / "empty.txt").touch()
         harness.finish(fixture.run)
         fixture.export()

@@ -199,7 +199,7 @@ class Fixture:
 
 @pytest.fixture
 def fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
-    # How many calls there are depends on no clock.
+    # The number of calls depends on no clock.
     monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
     clock = Clock()
     store = open_store(make_tables(f"sqlite:///{tmp_path}/state.db"), pool_size=4, clock=clock)
@@ -296,7 +296,7 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(fixture: Fixt
     )
     assert {"pages", "items", "errors", "archive"} < visit.keys()
     note = {"at": day.date(), "n": 1}
-    around = ["first", "shared", "source"]  # an item of a fan-out gets what that depends on
+    around = ["first", "shared", "source"]  # an item of a fan-out gets what the fan-out depends on
     assert found == {
         "source": day,
         "shared": 1,
@@ -468,7 +468,7 @@ def test_a_module_that_another_worker_has_is_left_to_it(fixture: Fixture) -> Non
     assert graph.step("here").state is StepState.COMPLETED
     row = graph.step("there")
     assert (row.state, row.tries, row.errors) == (StepState.AVAILABLE, 0, ())
-    fixture.harness.clock.forward(1000)  # nobody has said so for a long time
+    fixture.harness.clock.forward(1000)  # no worker has reported this for a long time
     fixture.run(graph)
     assert graph.step("there").state is StepState.DISCARDED
 
@@ -581,7 +581,7 @@ def test_a_database_that_is_away_for_a_moment_costs_no_execution(
 
     def sometimes(*arguments: Any) -> set[int]:
         if away and away.pop(0):
-            record(*arguments)  # it may have done it, and only its answer is lost
+            record(*arguments)  # it may have taken effect, and only its response is lost
             raise StoreUnavailable("away")
         return record(*arguments)
 

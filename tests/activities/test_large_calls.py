@@ -20,7 +20,7 @@ from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.harness import CRAWLERS, Harness
 from tests.support.fakes.services import FakeCatalogue
 
-#: The arguments of one task, as large as any request may make them.
+#: The arguments of one task, as large as a request may make them.
 HEAVY = "x" * (TASK_BYTES_MAX - 1000)
 
 
@@ -112,7 +112,7 @@ def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_fix(
             harness.call("run_onetime_crawler", Deploy(fence))
         assert "task 1 alone" in (harness.row().waiting_for or "")
         assert harness.statuses() == ["PENDING", "QUEUED", "QUEUED"]
-    # It was not offered, so nothing is on its way: a stop needs to wait for nobody.
+    # It was not offered, so no call is in progress, and a stop need not wait.
     assert all(
         task.offered_until is None
         for task in harness.store.polls.found_state(fence).tasks

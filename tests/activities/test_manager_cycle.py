@@ -127,7 +127,7 @@ class Fixture:
 
 @pytest.fixture
 def fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
-    # However slow the machine is, a page holds as much as it may.
+    # However slow the machine is, a page is filled to its limit.
     monkeypatch.setattr(cycle, "READ_S", 600.0)
     monkeypatch.setattr(driver, "PAGE_S", 600.0)
     clock = Clock()
@@ -351,7 +351,7 @@ def test_ends_wait_for_one_page_of_the_source_and_for_no_more(
             for page in range(PAGE_ITEMS):
                 yield {"page": page}
             fixture.end(1)
-            while True:  # nothing of it is new
+            while True:  # none of it is new
                 yield {"page": 0}
 
     fixture.hosts.classes[PLAN] = Slow
@@ -481,7 +481,7 @@ def test_a_class_that_waits_for_files_is_tried_again_however_often(
         answer = fixture.cycle()
         assert (answer.over, answer.again_s) == (False, 60.0)
         assert (answer.error or "").endswith("files of its jobs have not arrived yet")
-    fixture.harness.clock.forward(25 * 3600)  # nobody delivers any more
+    fixture.harness.clock.forward(25 * 3600)  # deliveries are no longer tried
     assert [fixture.cycle().over for _ in range(3)] == [False, False, True]
     assert "cannot be read here" in (fixture.row.error or "")
 

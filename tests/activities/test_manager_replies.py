@@ -34,7 +34,7 @@ from tests.support.examples import examples
 
 __all__ = ["fixture"]
 
-#: What JSON from a pipe may hold.
+#: Possible values in JSON from a pipe.
 TEXTS = st.text(max_size=8) | st.sampled_from(
     ["\0", "\ud800", "x" * 5000, "9" * 200, "manager/1/1", "live:9", "ended:"]
 )
@@ -50,7 +50,7 @@ ASKED = {
     "job": ("key",),
     "owned_jobs": ("states", "limit", "all_flows", "spider", "project_id", "after"),
 }
-#: Arguments that make sense.
+#: Valid arguments.
 SENSE = {
     "state": "queued",
     "after_id": 0,

@@ -16,7 +16,7 @@ from crawler_lifecycle.store.store import open_store
 from tests.activities import due_cases, graph_cases, manager_cases
 from tests.activities.harness import Harness
 
-#: A project is not told how much others use of a pool that they share.
+#: A project is not told how much others use of a shared pool.
 FULL = r"^quota starts_per_hour of pool default: no capacity for this now; try again in 60 s$"
 
 

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from tests.activities.harness import Harness
 
-#: Documents that no row of ours has, and that no constraint of the database refuses.
+#: Documents that none of our rows has, and that no constraint of the database refuses.
 ODD = [("run_history", "request", '{"crawler": 7}'), ("task_history", "args", '{"a": {"b": 1}}')]
 
 

@@ -162,7 +162,7 @@ def test_a_refusal_of_a_later_call_is_final_when_the_earlier_one_is_void_and_bro
     harness: Harness,
 ) -> None:
     fence = _refused_after_a_lost_answer(harness, heard=False)
-    for _ in range(6):  # 25 s, and ten for clocks that differ
+    for _ in range(6):  # 25 s, and ten for different clocks
         with pytest.raises(NothingDeployed, match="'shops' is unknown"):
             harness.call("run_onetime_crawler", Deploy(fence))
         assert harness.statuses() == ["QUEUED", "QUEUED"]
@@ -187,7 +187,7 @@ def test_a_refused_call_is_no_reason_to_cancel_what_an_earlier_one_may_bring(
 def test_a_refusal_of_a_later_wave_keeps_the_plan_of_polls_and_the_others(harness: Harness) -> None:
     harness.cluster.behaviour = UNTIL_STOPPED
     fence = harness.started(3, max_parallel=2, crawler="shops")
-    # By a worker that died then.
+    # By a worker that then died.
     harness.store.deployment.offer_tasks(fence, 10, None, harness.now + timedelta(seconds=25))
     harness.scheduler.catalogue = FakeCatalogue(CRAWLERS[:1])
     planned = harness.row().next_look_at
@@ -568,7 +568,7 @@ def test_a_heart_beats_while_a_call_blocks(untaken: int) -> None:
             raise TimeoutError
 
     def activity() -> bool:
-        alive()  # fails no step either
+        alive()  # does not fail a step either
         with beating(every_s=0.01):
             return enough.wait(60)
 

@@ -29,15 +29,15 @@ from tests.activities.harness import Harness
 from tests.support.covering import covering
 from tests.support.fakes.cluster import FINISHED, Behaviour
 
-#: What each step touches: the one who records at once reads the record, polls the cluster and
-#: writes; the one who stages what it finds applies it as well. Capitals write.
+#: What each step touches: the process that records at once reads the record, polls the cluster and
+#: writes; the one that stages its findings also applies them. Capitals write.
 A, B = ("r", "l", "R"), ("r", "l", "R", "R")
-#: What happens meanwhile: a stop is recorded and given to the tasks on record; or a task ends, and
-#: then comes a stop.
+#: What happens meanwhile: a stop is recorded and sent to the recorded tasks; or a task ends,
+#: followed by a stop.
 STOPPED, ENDED = ("R", "rL"), ("L", "R")
 #: What happens meanwhile, one step at a time.
 Meanwhile = Callable[[Harness, Fence], Iterator[None]]
-#: Hours by which the clock of the one who records at once differs.
+#: Hours by which the clock of the process that records at once differs.
 SKEWS = (0, -1, 1)
 
 
@@ -54,7 +54,7 @@ def orders(left: dict[str, int], begun: str = "") -> Iterator[str]:
             yield from orders({**left, who: turns - 1}, begun + who)
 
 
-#: Of each two steps that touch the same, whether the first of them comes first.
+#: For each two steps that touch the same, whether the first of them comes first.
 Relations = tuple[bool, ...]
 
 
@@ -80,7 +80,7 @@ def different(meanwhile: Sequence[str]) -> dict[str, Relations]:
     return {order: relations for relations, order in found.items()}
 
 
-#: Of 2 * 1,260 orders those that can end differently.
+#: Those of 2 * 1,260 orders that can end differently.
 ORDERS = {"stopped": different(STOPPED), "ended": different(ENDED)}
 
 

@@ -178,7 +178,7 @@ def test_a_password_leaves_only_after_tls(tmp_path: Path, monkeypatch: pytest.Mo
     login = {"tls": "starttls", "user": "ann", "password": "hunter2"}
     with mail_server(context) as server:
         with pytest.raises(NotDelivered, match="certificate"):
-            send(MAIL, mailer(server, **login))  # its certificate is of another name
+            send(MAIL, mailer(server, **login))  # its certificate has another name
         assert server.logins == []
         send(MAIL, SmtpMailer("localhost", server.port, sender="crawls@example.com", **login))
         assert server.logins == ["ann hunter2"]

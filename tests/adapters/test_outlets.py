@@ -29,7 +29,7 @@ from crawler_lifecycle.ports.runs import Event
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 SENDER, TO = "Crawls <crawls@example.com>", ["ops@example.com"]
-#: Encoded words that hold lines: in the subject of a mail, Python reads them back as headers and a
+#: Encoded words that contain lines: in the subject of a mail, Python decodes them as headers and a
 #: body.
 WORDS = "=?utf-8?q?x=0D=0AReply-To=3A_evil=40example.org=0D=0AContent-Type=3A_text/html=0D=0A=0D=0A<b>y?="
 BASE64 = "=?utf-8?b?eA0KQmNjOiBldmlsQGV4YW1wbGUub3JnDQoNCjxiPnk=?="

@@ -224,7 +224,7 @@ def test_a_server_that_hangs_or_trickles_costs_no_more_than_the_timeout(
     for _ in range(2):
         with pytest.raises(NotDelivered, match=r"no response within 0\.2 s"):
             impatient.push(_event())
-    wait_until(lambda: not server.faults)  # the calls themselves are not in a hurry
+    wait_until(lambda: not server.faults)  # the calls themselves have long timeouts
     notifier.push(_event())
     assert len(server.triggered) == 1
     impatient.close()

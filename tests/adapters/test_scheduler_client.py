@@ -200,11 +200,11 @@ def test_a_server_that_takes_the_call_and_hangs_up_or_trickles() -> None:
         def serve() -> None:
             first, _ = server.accept()
             first.recv(65536)
-            first.close()  # the effect has happened, the answer is lost
+            first.close()  # it has taken effect, and the response is lost
             second, _ = server.accept()
             second.recv(65536)
             second.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 1000\r\n\r\n")
-            while not given_up.wait(0.05):  # each read is quick, and there is no end of them
+            while not given_up.wait(0.05):  # each read is quick, but they never end
                 with suppress(OSError):
                     second.sendall(b" ")
             second.close()
@@ -214,7 +214,7 @@ def test_a_server_that_takes_the_call_and_hangs_up_or_trickles() -> None:
         client = HttpSchedulerClient(url, 120.0)
         with pytest.raises(SchedulerUnavailable, match="cannot be reached"):
             client.deploy(CALL)
-        client._timeout_s = 0.3  # of the whole answer, while each of its reads may take its time
+        client._timeout_s = 0.3  # for the whole response, while each read may take long
         with pytest.raises(SchedulerUnavailable, match="slower than"):
             client.deploy(CALL)
         given_up.set()

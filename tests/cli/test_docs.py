@@ -21,7 +21,7 @@ from crawler_lifecycle.cli.problems import Exit
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("cli.md",))
-#: The first cells of the tables of verbs.
+#: The first cells of the tables with verbs.
 CELLS = [
     cell
     for table in re.findall(r"^\| verb \|.*\n\|.*\n((?:\|.*\n)+)", DOCUMENT, re.MULTILINE)

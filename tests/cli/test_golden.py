@@ -88,7 +88,7 @@ QUOTAS = [
         "free_at": None,
     },
 ]
-#: What a verb asks for (method, path, answer), by the words of the call.
+#: The requests of a verb (method, path, response), by the words of the call.
 CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "list": [("GET", "/v1/runs", RUNS)],
     "get": [("GET", "/v1/runs", RUNS)],

@@ -86,7 +86,7 @@ def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
             for name, value in env.items():
                 patch.setenv(name, value)
             for name in (*layout.TAKEN, layout.MODULES, layout.LOOPBACK_WEBHOOKS):
-                if name not in env:  # so that what the command writes is taken back
+                if name not in env:  # so that the variables that the command sets are removed again
                     patch.setenv(name, "")
             patch.setattr(dev_verb, "Stack", start)
             patch.setattr(dev_verb, "hide", lambda: None)

@@ -19,8 +19,8 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-#: Executes each line of its input, a list of words, in a process of its own, and prints its exit
-#: code and output.
+#: Executes each line of its input, a list of words, in a separate process, and prints exit code and
+#: output.
 DRIVER = """
 import json, os, signal, sys, tempfile
 from crawler_lifecycle.cli import main
@@ -40,9 +40,9 @@ for line in sys.stdin:
         file.seek(0)
         print(json.dumps([words, os.waitstatus_to_exitcode(status), file.read()]), flush=True)
 """
-#: Those that serve.
+#: Verbs that run until they are stopped.
 SERVICES = ("dev", "worker", "gateway", "scheduler", "mcp")
-#: What somebody types where a name, a number or a file is wanted.
+#: What somebody may type in place of a name, a number or a file.
 WORDS = (
     "1",
     "nope:x",
@@ -128,7 +128,7 @@ def _are_told(played: list[tuple[list[str], int, str]], calls: list[list[str]]) 
         for words, code, output in played
         if "Traceback" in output
         or "a defect of crawlctl" in output
-        # A verb that serves is ended by the driver.
+        # The driver ends verbs that run until they are stopped.
         or (code < 0 and words[0] not in SERVICES and words[:2] != ["webhook", "receive"])
     ]
     assert bad == []
@@ -224,7 +224,7 @@ def test_beside_a_gateway_that_answers_nonsense(folder: Path, answer: str) -> No
             folder, calls, LIFECYCLE_GATEWAY__URL=f"http://127.0.0.1:{server.server_port}"
         )
         server.shutdown()
-    # It may call that a defect of its own, as no gateway of ours answers so.
+    # It may be reported as a defect of its own, because no gateway of ours responds like that.
     _are_told(
         [
             (words, code, output.replace("a defect of crawlctl", ""))

@@ -32,7 +32,7 @@ def receiving(*words: str) -> Iterator[tuple[str, list[str]]]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **ENVIRONMENT},
-        # Where the tests run in the background, a shell made all of them ignore Ctrl-C.
+        # If the tests run in the background, a shell made all of them ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None

@@ -14,7 +14,7 @@ FILES, STATE, STATS = (
     os.environ[f"CRAWL_{name}"] for name in ("FILES_DIR", "STATE_DIR", "STATS_FILE")
 )
 PLACE, FIRST = os.path.join(STATE, "place"), os.environ["CRAWL_ATTEMPT"] == "1"
-# A hidden folder: other files in the working folder are told as not kept.
+# A hidden folder, because other files in the working folder are reported as not kept.
 RESUMED_BEFORE = f".resumed/{HOW}"
 stops: list[int] = []
 
@@ -41,7 +41,7 @@ if not FIRST:
     with open(RESUMED_BEFORE, "w"):
         pass
 while not stops and pages < most:
-    pages += FIRST or pages != 1  # one that begins again stays there, however late anybody polls
+    pages += FIRST or pages != 1  # a crawler that begins again stays there, however late a poll is
     with open(os.path.join(FILES, "items.jsonl"), "a") as feed:
         feed.write(json.dumps({"page": pages}) + "\n")
     tell(pages, resumed=resumed)
@@ -50,4 +50,4 @@ with open(PLACE, "w") as kept:
     kept.write(str(pages))
 tell(pages, resumed=resumed, finish_reason="shutdown" if stops else "finished")
 if HOW == "silent" and not stops:
-    shutil.rmtree(os.path.dirname(FILES))  # where the runner's summary would lie
+    shutil.rmtree(os.path.dirname(FILES))  # the folder of the runner's summary

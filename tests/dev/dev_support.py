@@ -19,7 +19,7 @@ from crawler_lifecycle.cli.stack import processes
 from tests.support import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Far longer than anything takes that works, in seconds; what a child process may take at most.
+#: Far longer than anything takes that works, in seconds, and the maximum for a child process.
 PATIENCE_S, ANSWER_S = 150.0, 300.0
 
 

@@ -52,7 +52,7 @@ def ended(running: Dev) -> int:
         )
         assert process.stdout is not None
         told = process.stdout.readline()
-    # Not communicate(), which passes over what readline() has fetched beyond its line.
+    # Not communicate(), which skips what readline() has fetched beyond its line.
     with process:
         told += process.stdout.read()
     assert process.returncode == 0
@@ -121,7 +121,7 @@ def _ctrl_c(running: Dev) -> None:
     run = running.crawlctl("start", "operations", *POLL, "-o", "name").stdout.strip()
     command = [*CRAWLCTL, "--gateway", running.known["gateway"], "watch", run]
 
-    # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+    # A shell starts background processes with SIGINT ignored, and children inherit this.
     def heed() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -191,8 +191,8 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     )
     assert doctor()["search attrs"] == "ok: all 10 are registered"
 
-    # A worker that is killed stays on the server's list for minutes; ten seconds are enough to
-    # tell, and also when it had not yet sent its first heartbeat.
+    # A killed worker stays on the server's list for minutes. Ten seconds are enough to detect it,
+    # even before its first heartbeat.
     port = processes.free_port()
     env |= {
         "LIFECYCLE_WORKER__HEALTH_PORT": str(port),
@@ -202,7 +202,8 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
         [*CRAWLCTL, "worker"], env=os.environ | env, cwd=running.state_dir.parent
     ) as worker:
         try:
-            # A doctor takes more than a second of a processor: none is asked before it can know.
+            # A doctor takes more than a second of processor time, so none is called before it can
+            # know.
             wait_until(lambda: ask(f"http://127.0.0.1:{port}/readyz")[0] == 200)
             wait_until(lambda: "polling" in doctor()["workers"])
         finally:
@@ -256,7 +257,8 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
             assert gateway.wait(ANSWER_S) == 0
 
 
-#: How the crawler is -> the lines that fail. "silent" ends with exit 0, and takes its summary away.
+#: The crawler's behaviour -> the lines that fail. "silent" ends with exit 0, and removes its
+#: summary.
 DEVIATIONS = {
     "good": [],
     "deaf": ["stop", "last words", "resume", "continues"],

@@ -36,7 +36,7 @@ def _items(stack: Dev, run_id: int) -> list[dict[str, Any]]:
 def empty(tmp_path: Path) -> Iterator[Dev]:
     """A stack with the usual state directory in an empty folder, with pages in it."""
     write_pages(tmp_path / "pages")
-    # A proxy that reaches nothing, as many have one that does not reach their own machine.
+    # A proxy that reaches nothing, like many that do not reach the user's own machine.
     proxy = {
         "http_proxy": "http://127.0.0.1:9",
         "HTTP_PROXY": "http://127.0.0.1:9",
@@ -100,7 +100,7 @@ class Products(scrapy.Spider):
     def parse(self, response):
         yield {"title": response.css("title::text").get()}
 """
-#: How each case of the page begins, and what its last command tells.
+#: The beginning of each case on the page, and the output of its last command.
 CASES = {
     "**A Scrapy project**": "pen",
     "**A Python program**": "ink",
@@ -226,7 +226,7 @@ def test_beside_a_catalogue_of_ones_own(serving: Dev) -> None:
         "quick",
         "site",
     }
-    # Read again, and it wins.
+    # Read again, and it takes precedence.
     catalogue.write_text("- {name: site, kind: command, command: ['false']}\n")
     try:
         wait_until(lambda: serving.crawlers() == ["site"])

@@ -24,9 +24,9 @@ from crawler_lifecycle.cli.stack.supervise import Part
 from examples.story_checks import run_folder
 from tests.dev.dev_support import ANSWER_S, Dev, gone, wait_until
 
-#: A catalogue that is wrong in its third line.
+#: A catalogue with an error in its third line.
 SURPLUS = "- name: x\n  kind: command\n  surplus: 1\n"
-#: One with a crawl that ends when it is killed.
+#: A catalogue with a crawl that ends when it is killed.
 LONG = "- {name: long, kind: command, command: [sleep, '600']}\n"
 PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
 
@@ -178,7 +178,7 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
         assert dev.end(signal.SIGINT) in (0, -signal.SIGINT, 130)
         if file.exists():
             assert dev.known["processes"] == {}
-    # A crawl that needs nothing of the stack: the demonstration site ends with it.
+    # A crawl that needs nothing of the stack, because the demonstration site ends with it.
     dev.state_dir.parent.joinpath("crawlers.yaml").write_text(LONG)
     dev.start()
     run_id = _started(dev)

@@ -17,7 +17,7 @@ from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.cli.stack.supervise import ask
 from tests.dev.dev_support import ANSWER_S, ROOT, Dev, wait_until
 
-#: Without the exit helper a third of such programs die on their way out.
+#: Without the exit helper, a third of such programs die on their way out.
 PROGRAM = """
 import asyncio
 from temporalio.client import Client
@@ -33,8 +33,8 @@ leave(asyncio.run(main()))
 """
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
-#: How often: how a program leaves is proved by many of one, so these show that each command leaves
-#: that way; and the whole thirty in the long run of the suite.
+#: How often: many exits of one program prove how programs exit, so these only show that each
+#: command exits that way; the slow tests repeat each thirty times.
 ONCE = [pytest.param(1), pytest.param(30, marks=pytest.mark.slow)]
 
 

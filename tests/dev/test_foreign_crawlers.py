@@ -32,7 +32,7 @@ from tests.ui.browser import executable
 pytestmark = pytest.mark.timeout(1800)
 
 PAGE = (ROOT / "docs" / "foreign-crawlers.md").read_text()
-#: Each crawler, and the words in its log by which it tells that it heard of its stop.
+#: Each crawler, and the words in its log that show that it received its stop.
 CRAWLERS = {
     "crawlee-node": "Pausing...",
     "crawlee-python": "Pausing...",
@@ -153,7 +153,7 @@ def test_all_go_on_after_a_stop_and_after_a_kill(dev: Dev) -> None:
                 name
             ], told
             judge_files(attempt(dev, number, 2) / "files", crawler)
-            # A kill takes the count of what was counted since it was last written down.
+            # A kill loses what was counted since the last time that it was saved.
             assert (PAGES - FREE if "kill" in name else PAGES - 4) <= found["pages"] <= PAGES, told
 
 
@@ -174,7 +174,7 @@ def judge_files(files: Path, crawler: str) -> None:
         )
 
 
-#: Options of browsertrix, and what becomes of the exit code that they lead to.
+#: Options of browsertrix, and the result of the exit code to which they lead.
 ENDS = {
     "--collection a/b": (4, "FAILED", "failed"),
     "--failOnFailedLimit 1 --pageLoadTimeout 0.001": (12, "FAILED", "failed"),
@@ -222,7 +222,7 @@ def test_a_site_that_hangs_holds_up_no_stop(dev: Dev) -> None:
             assert "was killed" not in found["cause"], (found["cause"], log(dev, number, 1)[-2000:])
 
 
-#: A program that sends its requests with the client that asks for leases.
+#: A program that sends its requests with the client that uses leases.
 LEASED = """
 import asyncio, sys
 from crawl_runner_crawlee import LeasedHttpClient

@@ -73,7 +73,7 @@ def _ask(
             while part := connection.recv(65536):
                 answer += part
         except OSError:
-            pass  # cut: whatever came before counts
+            pass  # cut off: whatever came before counts
     first, _, rest = bytes(answer).partition(b"\r\n")
     return (int(first.split()[1]) if first.startswith(b"HTTP/1.") else None), rest
 
@@ -115,7 +115,7 @@ def test_no_port_is_of_use_to_a_foreign_page(serving: Dev) -> None:
                 status, _ = _ask(
                     port, method, path, host, origin, START if method == "POST" else b""
                 )
-                # Temporal tells of paths that it does not know before it polls the host.
+                # Temporal responds to unknown paths before it checks the host.
                 unknown = {404} if port in of_temporal and path not in TEMPORAL_PATHS else set()
                 assert status in {None, 403} | unknown, (port, method, path, host, origin, status)
                 answered |= {port} if status is not None else set()

@@ -101,7 +101,7 @@ def test_two_that_begin_at_once_keep_their_ports_and_one_that_ended_is_not_taken
             assert gateway.run(1)["stop"] is None
             assert gateway.rows("/v1/graphs") == []
         assert crawlctl(second, "stop", "1").returncode == 0
-    # Who names a gateway means that one.
+    # A named gateway takes precedence.
     assert crawlctl(first, "list", "--gateway", second.known["gateway"]).returncode == 0
 
 
@@ -136,7 +136,7 @@ def test_a_copy_of_a_folder_is_another_stack(tmp_path: Path) -> None:
         copy.check(_answer(original))
     with pytest.raises(dev_json.OtherStack, match="belongs to another program"):
         copy.check(_answer(None))
-    # The file of an older version names no stack, and its gateway neither.
+    # The file of an older version names no stack, nor does its gateway.
     dev_json.Stack(copy.file, {}).check(_answer(None))
 
 

@@ -18,7 +18,7 @@ from scrapyd_client.pyclient import ScrapydClient
 from tests.dev.dev_support import Dev, wait_until
 
 PROJECT = "default"
-#: A crawl that goes on until somebody ends it.
+#: A crawl that continues until somebody ends it.
 SLOW = {"delay": "60"}
 SPIDER = """
 import scrapy

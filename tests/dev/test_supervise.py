@@ -37,7 +37,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-#: Who is asked rarely, on a busy machine, may find that it ended once more.
+#: If it is asked rarely on a busy machine, it may have ended once more.
 THRICE = r"([3-9]|\d{2,})"
 
 
@@ -81,7 +81,7 @@ def test_what_is_being_started_when_it_is_stopped_is_ended_too(
     assert begun.wait(60)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
-    stopping.join(0.3)  # it would be through by then, if it took what is not there yet for gone
+    stopping.join(0.3)  # it would have finished if it took a part that is not there yet for gone
     stopped_early = not stopping.is_alive()
     go_on.set()
     stopping.join()
@@ -225,7 +225,7 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
     alone.
     """
     monkeypatch.setattr(supervise, "ASK_S", 0.1)
-    # Nobody is silent for so long; for the one that is blocked the time is put back.
+    # Nobody is silent for that long; for the blocked part, the time is set back.
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=600)
     blocked = _server("blocked", grace_s=0.1)
     try:
@@ -237,7 +237,7 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
         assert supervise.ask(blocked.health)[0] is None
 
         def replaced() -> bool:
-            # Who asked it before may hear its answer only now.
+            # An earlier request may get its response only now.
             if watching.pids().get("blocked") == before:
                 kept.heard = time.monotonic() - 601
             return watching.starts("blocked") == 2
@@ -261,7 +261,7 @@ def test_a_machine_that_slept_replaces_nothing(
     """Nothing could respond meanwhile. This is reported once, and each part gets time to respond
     again.
     """
-    monkeypatch.setattr(supervise, "ASK_S", 600)  # what it answers later does not count
+    monkeypatch.setattr(supervise, "ASK_S", 600)  # later responses do not count
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
     slept, clock_gettime = threading.Event(), time.clock_gettime
 

@@ -74,7 +74,7 @@ def test_what_a_killed_server_was_writing_is_rolled_back(tmp_path: Path) -> None
 @pytest.mark.parametrize("content", [b"", b"no database at all" * 100, None])
 def test_a_broken_file_is_set_aside_with_a_message(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "temporal.db"
-    if content is None:  # what an interrupted first start of the server itself leaves
+    if content is None:  # what an interrupted first start of the server leaves
         with sqlite_files.connect(file) as db:
             db.execute("CREATE TABLE namespaces (id BLOB, name TEXT)")
         db.close()

@@ -143,7 +143,7 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
         monkeypatch.setenv(name, value)
         monkeypatch.setenv(LANDED_NAMES.get(name, name), value)
     landed = checked_out(LANDED, tmp_path / "landed", "crawler_lifecycle", "examples", "workers")
-    # Its processes begin at once, and each would compile what it imports.
+    # Its processes begin at once, and each would otherwise compile what it imports.
     compileall.compile_dir(landed, quiet=2)
     state = tmp_path / "work" / "state"
     former = Dev(state, env={"PYTHONPATH": str(landed)})
@@ -174,8 +174,8 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
         harness = upgraded(state)
         load.gateway = str(harness.stack.addresses["gateway"])
         assert read_schema(url).version == head_version()
-        # Both builds serve the same queues; the former one's gateway and scheduler are asked
-        # meanwhile.
+        # Both builds serve the same queues; meanwhile the old build's gateway and scheduler are
+        # used.
         harness.deploy(landed, "other", renamed=LANDED_NAMES)
         for part in ("gateway", "scheduler"):
             harness.deploy(landed, part, renamed=LANDED_NAMES)

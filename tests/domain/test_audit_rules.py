@@ -199,7 +199,7 @@ def test_the_order_of_reading_means_nothing(harness: Harness, order: random.Rand
 
 @given(harnesses("damaged"))
 def test_after_every_repair_nothing_is_left_but_what_needs_a_person(harness: Harness) -> None:
-    # What a repair shows is repaired by the next audit: a task of a run without a row.
+    # The next audit repairs what a repair reveals: a task of a run without a row.
     for _ in range(3):
         for finding in harness.findings():
             harness.repair(finding)
@@ -346,7 +346,7 @@ REFUSED = ("deploy_failed", EndedBy.SERVICE)
         (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "SUCCEEDED", "COMPLETED", "A", 0)),
         (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "FAILED", "FAILED", None, None, None, *REFUSED)),
         (LIVE_CRAWL, RecordedTask(8, 1, U, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),
-        # A second crawl beside one that is as it should be.
+        # A second crawl next to a correct one.
         (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "RUNNING", "PROCESSING", "A")),
         (LIVE_CRAWL, RecordedTask(8, 1, U, 0, 1, "QUEUED", "PROCESSING", None)),
     ],
@@ -416,7 +416,7 @@ REFUSED = ("deploy_failed", EndedBy.SERVICE)
             RecordedTask(7, 1, U, 0, 1, "CANCELLED", "FAILED", None),
         ),
         (replace(LIVE_CRAWL, uid=None), RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A")),
-        # What is left of it is a process, which has no uid of its own.
+        # Only a process is left of it, which has no uid of its own.
         (
             replace(LIVE_CRAWL, uid="12@34", stray=True),
             RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A"),
@@ -506,7 +506,7 @@ def test_what_goes_on_is_another_finding() -> None:
     ("stop", "most"),
     [
         (None, TRIES_MAX),
-        # Its crawlers have their grace, whatever happens to workflows meanwhile.
+        # Its crawlers have their grace period, whatever happens to workflows meanwhile.
         (StopIntent(NOW), TRIES_MAX),
         (StopIntent(NOW, limit="timed_out"), TRIES_MAX),
         (StopIntent(NOW, force=True), 1),

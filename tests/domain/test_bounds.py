@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
 from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.runner import contract
 
-#: What no field of a request may be, whatever its unit.
+#: Invalid for every field of a request, whatever its unit.
 ABSURD = (math.nan, math.inf, -math.inf, 1e308, 2**63, -1, -(2**63), True, "5", 10**400)
 anything = (
     st.none()
@@ -75,7 +75,7 @@ def test_the_bounds_themselves_are_allowed_and_work(name: str) -> None:
             2101, 1, 1, tzinfo=UTC
         )
         assert math.isfinite(seconds * 1e9)
-        assert seconds * 1e9 < 2**63  # nanoseconds, as Temporal's server counts
+        assert seconds * 1e9 < 2**63  # nanoseconds, as in Temporal's server
     if bound.above:
         with pytest.raises(InvalidRequest):
             request_with(name, bound.least)

@@ -48,10 +48,10 @@ def test_the_sentence() -> None:
     (Coverage(9, {"price": 0.931}), [USUAL] * 3, {"price": 0.95}, []),  # just enough
     (Coverage(9, {"price": 0.9305}), [USUAL] * 3, {"price": 0.95}, ["price: 93.0 % ", "least 93.1 %"]),
     (Coverage(9, {"price": 0.1}), [USUAL] * 2, {"price": 0.95}, []),  # too few runs before
-    (Coverage(9, {"title": 1.0}), [USUAL] * 3, {"price": 0.95}, ["price: 0 % "]),  # none has it
+    (Coverage(9, {"title": 1.0}), [USUAL] * 3, {"price": 0.95}, ["price: 0 % "]),  # no item has it
     (Coverage(9, {}), [USUAL] * 3, {"price": 1e-6, "title": 1.0}, ["price: 0", "; title: 0 % "]),
-    (FULL, [USUAL] * 3, {"price": 0.95}, []),  # others took its place: unknown
-    (Coverage(9, {}), [FULL, FULL, USUAL], {"price": 0.95}, []),  # unknown before, too
+    (FULL, [USUAL] * 3, {"price": 0.95}, []),  # others replaced it: unknown
+    (Coverage(9, {}), [FULL, FULL, USUAL], {"price": 0.95}, []),  # also unknown before
     # Most had none.
     (Coverage(9, {}), [USUAL, Coverage(5, {}), Coverage(5, {})], {"price": 0.95}, []),
     (Coverage(9, {}), [USUAL, USUAL, USUAL, Coverage(5, {})], {"price": 0.95}, ["is 98 % (median of 4 runs)"]),

@@ -87,7 +87,7 @@ def test_the_catalogue_adds_names_and_sets_what_it_likes() -> None:
             "SHOP_REGION": "de",
         }
     }
-    # A run that was rebuilt from its tasks brings the catalogue's own back.
+    # A run that was rebuilt from its tasks contains the catalogue's own settings again.
     assert effective_settings(CRAWLER, CRAWLER.settings) == CRAWLER.settings
     for value in ('{"shops.ext.Other": 1}', ""):
         with pytest.raises(InvalidRequest, match=r"^settings\.EXTENSIONS: "):

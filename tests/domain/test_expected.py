@@ -59,7 +59,7 @@ def judge(
     ({"errors": {"max_share": 0}}, Brought(5, 5, 0), None, ""),
     ({"price": 0.9}, Brought(27, 0), "empty", "items: 0, "),
     ({"fields": {"items": 0.9}}, Brought(27, 0), "empty", "items: 0, "),
-    ({}, Brought(27, 0, 24), NO_ITEMS, ""),  # a command, of which nothing is expected
+    ({}, Brought(27, 0, 24), NO_ITEMS, ""),  # a command without expectations
 ])  # fmt: skip
 def test_what_is_too_little(
     expect: dict[str, Any], brought: Brought, word: str | None, cause: str
@@ -88,7 +88,7 @@ def test_what_is_too_little(
 @pytest.mark.parametrize(("brought", "good", "word", "cause"), [
     # Its layout changed.
     (Brought(27, 0, 24), HUNDRED, "empty", "items: 0, the usual number is 100"),
-    (Brought(27, 0, 24), [], None, ""),  # nobody knows that it brings items
+    (Brought(27, 0, 24), [], None, ""),  # it is not known to have items
     (Brought(27, 0, 0), HUNDRED[:1], "empty", "items: 0, the usual number is 100 (median of 1 good runs)"),
     # Every request was refused.
     (Brought(0, 0, 2), [], "empty", "no page and no item, but 2 errors"),

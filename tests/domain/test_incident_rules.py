@@ -35,7 +35,7 @@ from crawler_lifecycle.features.incidents.domain.workers import (
 from tests.support.examples import examples
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
-#: What a run may be: its status, outcome, who ended it, what it lacks, and its cause.
+#: Possible runs: status, outcome, who ended it, what it lacks, and its cause.
 ENDS = {
     "good": ("COMPLETED", "finished", "crawler", None, "The task succeeded"),
     "a": ("FAILED", "failed", "crawler", None, "PriceError: no price on page {n}"),

@@ -64,7 +64,7 @@ def is_sound(found: ItemTable) -> None:
         *(cell for row in found.rows for cell in row if cell is not None),
     ]
     for text in texts:
-        text.encode()  # no half characters
+        text.encode()  # no lone surrogates
         assert len(text) <= max(CELL_MAX, NAME_MAX)
         assert not any(ord(sign) < 32 and sign not in "\t\n" for sign in text)
     assert all(len(row) == len(found.columns) for row in found.rows)

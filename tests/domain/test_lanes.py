@@ -270,7 +270,7 @@ def test_tasks_that_wait_get_their_turns_in_the_order_in_which_they_came() -> No
     served_at = {task.name: world.now for task in world.tasks}
     longest = 0.0
     for second in range(120):
-        if second == 40:  # one of those that wait dies
+        if second == 40:  # one of the waiting tasks dies
             served_at.pop(world.tasks.pop(0).name)
         world.run(1.0)
         for holder in {lease.holder for lease in world.leases} & served_at.keys():

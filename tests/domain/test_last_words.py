@@ -118,7 +118,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
         ("Cloning…\nfatal: repository 'x' not found\nbye", "fatal: repository 'x' not found"),
         ("run.sh: line 1: jq: command not found\nbye", "run.sh: line 1: jq: command not found"),
         ("sh: 1: jq: not found\n", "sh: 1: jq: not found"),
-        # nothing that is known: the last line that says anything
+        # nothing known: the last line with any text
         ("2026-03-01 [scrapy.core.engine] INFO: Closing spider (finished)\n", None),
         (
             'one\nGiving up after 3 tries\n\n[runner] It ended\n{"crawl_progress": {}}\n',
@@ -126,7 +126,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
         ),
         ("", None),
         (" \n\t\r\n\0\0\n", None),
-        # how it is written
+        # its format
         ("\x1b[1;31mValueError: red\x1b[0m\nbye", "ValueError: red"),
         ("\x1b]0;title\x07  5%\r 50%\r100% done\r\r\n", "100% done"),
         ("Value\0Error: N\0U\0L\u202e\x07!", "ValueError: NUL  !"),
@@ -198,7 +198,7 @@ def test_the_level_of_a_record_decides(line: str, told: str) -> None:
         quiet = quiet.replace(loud, f"{loud.partition(':')[0]}: {number}")
     assert quiet != line
     assert last_words(f"begin\n{line}\n{quiet}\n{quiet}\n") == told
-    # Records of lower levels are no errors, and no guess either.
+    # Records of lower levels are neither errors nor guesses.
     assert last_words(f"begin\n{quiet}\n") is None
 
 

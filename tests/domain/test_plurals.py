@@ -27,7 +27,7 @@ def test_a_length_is_not_written_before_a_plural() -> None:
         for file in PACKAGE.rglob("*.py")
         for match in wrong.finditer(file.read_text())
     ]
-    # These are always many: sizes above a limit, and runs of which a median is taken.
+    # These are always many: sizes above a limit, and runs for a median.
     assert sorted(match.partition(":")[0] for match in found) == [
         "cli/admin/cluster_gc.py",
         "clusters/local/launch.py",

@@ -40,7 +40,7 @@ def next_try(policy: Retries, ended: EndedTry, used: int, budget: int) -> NextTr
     return whole_next_try(resolved(policy, None, Retries()), ended, used, budget, how)
 
 
-#: Who ends with an outcome of ours, if nobody else says it.
+#: Who ended a task with one of our outcomes, unless something else says so.
 ENDED_BY = {outcome: ended_by for ended_by, outcome in WORDS.values() if outcome}
 ENDED_BY |= dict.fromkeys(("cancelled", "cancel_timeout"), EndedBy.PERSON)
 ENDED_BY |= dict.fromkeys(("start_timeout", "timed_out", "cancelled (stalled)"), EndedBy.LIMIT)

@@ -264,7 +264,7 @@ def test_a_task_carries_so_much_and_no_more() -> None:
     own = ChildTask({"b": "x" * 40_000})
     with pytest.raises(errors.InvalidRequest, match=r"^tasks\[1\]\.args: "):
         RunRequest(crawler="c", args=half, tasks=[ChildTask(), own])
-    # In place of the run's.
+    # Instead of the run's.
     RunRequest(crawler="c", args=half, tasks=[ChildTask({"a": "x" * 40_000})])
 
     crawler = CrawlerDefinition("c", args={"a": Argument(default="x" * 40_000), "b": Argument()})

@@ -81,7 +81,7 @@ def test_an_entry_is_read_as_it_was_written() -> None:
         ("22:00-06:00 Europe/Berlin", None, "2026-12-01T04:59", "2026-12-01T04:59"),
         ("09:00-17:00", "1-10 of the month", "2026-11-30T18:00", "2026-12-11T09:00"),
         (None, "1-10", "2026-12-01T00:00", "2026-12-11T00:00"),
-        # The night in which these hours do not exist, and the one in which they exist twice.
+        # The night in which these hours do not exist, and the one in which they occur twice.
         ("02:30-03:30 Europe/Berlin", None, "2026-03-28T12:00", "2026-03-30T00:30"),
         ("02:30-03:30 Europe/Berlin", None, "2026-10-24T12:00", "2026-10-25T00:30"),
     ],

@@ -151,7 +151,7 @@ def test_cause_does_not_say_failed_twice() -> None:
 def test_a_stop_that_nobody_can_prove_says_so(stop: StopIntent) -> None:
     unseen = End(disruption="interrupted", reason="DeletionByPodGC", message="its node is gone")
     assert read_end(unseen, stop).cause.endswith(", exit code unknown: its node is gone")
-    # An exit code is the proof, and a message without a disruption explains another thing.
+    # An exit code is the proof; a message without a disruption explains something else.
     assert "gone" not in read_end(dataclasses.replace(unseen, exit_code=137), stop).cause
     assert "gone" not in read_end(dataclasses.replace(unseen, disruption=None), stop).cause
     assert read_end(dataclasses.replace(unseen, message=None), stop).cause.endswith(
@@ -366,7 +366,7 @@ def test_corrections_name_what_was_untrue() -> None:
         "lost",
         "never_existed",
     )
-    # No poll saw it, but its cluster tells when it was there.
+    # No poll saw it, but its cluster shows when it was there.
     for trace in ("started_at", "changed_at"):
         change = reconcile(never, dataclasses.replace(gone, **{trace: T0}), None, due_at=due)
         assert change is not None

@@ -22,7 +22,7 @@ TABLE = pytest.StashKey[list[str]]()
 # For each Temporal server and each command of its CLI.
 os.environ.update(FRUGAL)
 HERE = Path(__file__).resolve().parent
-#: Of this folder: one that adds tasks to its own run, and one that goes on where it was.
+#: In this folder: one that adds tasks to its own run, and one that continues where it was.
 CRAWLERS: list[Row] = [
     {
         "name": "shelves",
@@ -37,7 +37,7 @@ CRAWLERS: list[Row] = [
         "resumable": True,
     },
 ]
-#: Replaces the worker by one that can do little, and leaves much open.
+#: Replaces the worker by a slow one, and leaves much open.
 LAST = "test_a_stop_passes_queues_that_are_stuck"
 
 

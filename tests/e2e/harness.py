@@ -42,13 +42,12 @@ Row = dict[str, Any]
 
 PARTS = ("worker", "gateway", "scheduler", "temporal")
 TERMINAL = ("COMPLETED", "FAILED")
-#: Polls are one to two seconds apart where production has minutes.
+#: Polls are one to two seconds apart, instead of minutes as in production.
 QUICK: Row = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
-#: A crawl that only a stop ends within the time of a test: the site has 234 pages, which take 20
-#: minutes.
+#: A crawl that only a stop ends during a test: the site has 234 pages, which take 20 minutes.
 ENDLESS = {"max_pages": "100000", "delay": "5"}
-#: Audits come when a test asks for one (ten years: one that is daily comes at midnight), and wait
-#: for nothing.
+#: Audits begin only when a test requests one (every ten years, because a daily one would begin at
+#: midnight), and wait for nothing.
 EVERY_S = "315360000"
 AUDITS = {
     "LIFECYCLE_AUDIT__INTERVAL_S": EVERY_S,
@@ -97,7 +96,7 @@ def end_all_below(folder: Path) -> None:
 
 def _states(pid: int) -> set[str]:
     """Return the kernel's state letters for the threads of a process."""
-    with suppress(OSError):  # a thread that ended meanwhile
+    with suppress(OSError):  # the thread has ended
         files = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
         return {file.read_text().rpartition(")")[2].split()[0] for file in files}
     return set()
@@ -234,7 +233,7 @@ class Harness:
     def undeploy(self, name: str = "worker") -> None:
         """End a worker like a deployment does, and do not start it again."""
         self.stack.supervisor.stop([name])
-        if name not in PARTS:  # nobody waits for it to be healthy any more
+        if name not in PARTS:  # nobody waits any longer for it to become healthy
             self.stack.supervisor._kept.pop(name, None)
 
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

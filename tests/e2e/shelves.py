@@ -20,7 +20,7 @@ else:
     body = json.dumps({"tasks": [{"args": {"shelf": n}} for n in ("7", "8")]}).encode()
     answer = json.load(urllib.request.urlopen(urllib.request.Request(url, body, head)))
     assert [task["index"] for task in answer["tasks"]] == [1, 2], answer
-    # The token opens nothing else.
+    # The token permits nothing else.
     try:
         urllib.request.urlopen(urllib.request.Request(url.replace("/tasks", "/stop"), b"{}", head))
     except urllib.error.HTTPError as error:

@@ -46,7 +46,7 @@ from tests.support.stop_table import PHASES, STATES, Cell, pairwise
     ENDED,
 ) = PHASES
 
-#: The call that hangs while a run is kept in this phase.
+#: The call that hangs to keep a run in this phase.
 HELD = {
     AFTER_ROW: "workflows.store.set_property.before",
     DEPLOYING: "cluster.scheduler.deploy.after",
@@ -55,7 +55,7 @@ HELD = {
     COMPLETING: "workflows.store.end_run.before",
     EXPORTING: "export.archive.store.before",
 }
-#: Phases in which a deaf crawler gets the plain stop before the forced one comes.
+#: Phases in which a deaf crawler gets the plain stop before the forced one.
 EXECUTING = (BEFORE_FIRST_POLL, SINGLE, MULTI, ADDING, POLLING)
 #: Phases in which nothing of the run may be on the cluster, or nothing has to be asked of it any
 #: more.
@@ -133,7 +133,7 @@ class Drill:
             until(lambda: "slots in use" in str(self._row("waiting_for")), "that the run says so")
             return
         if self.phase == BEFORE_FIRST_POLL:
-            # The observer polls once, so this phase is over with the crawler's start.
+            # The observer polls once, so this phase ends with the crawler's start.
             until(
                 lambda: (
                     self._row("waiting_for") == names.WAITING_FOR_START or self._row("started_at")
@@ -248,7 +248,7 @@ class Drill:
         snapshot: Row | None
         try:
             (snapshot,) = self.harness.talk(ask)
-        except RPCError:  # no worker answered in time
+        except RPCError:  # no worker responded in time
             return False
         return bool(snapshot is None or snapshot["stop"] or snapshot["outcome"])
 
@@ -329,7 +329,7 @@ def _killed(folder: Path) -> bool:
     mark, end = folder / "signalled.json", folder / "end.json"
     if mark.exists() and json.loads(mark.read_text())["by"] == "kill":
         return True
-    # Killed while its folder was away, so that nobody could write how it ended.
+    # Killed while its folder was missing, so that nobody could write how it ended.
     if not end.exists():
         return (folder / "process.json").exists()
     return bool(json.loads(end.read_text())["signal"] == signal.SIGKILL)
@@ -393,7 +393,7 @@ class Batch:
 
     def _start_worker(self) -> None:
         if self.killed:
-            for drill in self.drills:  # what hung in the dead worker hangs no more
+            for drill in self.drills:  # calls that hung in the dead worker no longer hang
                 self.harness.points.release(drill.run_id)
             self.harness.bring_back("worker", wait=False)
         else:
@@ -501,10 +501,10 @@ class Batch:
 
 # --- the choice of cells --------------------------------------------------------------------------
 
-#: How many cells run on real processes; the whole table runs under time skipping. Another seed
+#: The number of cells on real processes; the whole table runs with skipped time. Another seed
 #: chooses other cells.
 REAL_CELLS, SEED = 40, int(os.environ.get("LIFECYCLE_TEST_STOP_SEED", "1"))
-#: States whose cells (without those that need the worker dead) are in every run of the tests, on
+#: States whose cells (without those that need a dead worker) are in every run of the tests, on
 #: SQLite.
 SAMPLED = ("all well", "cluster answering errors")
 

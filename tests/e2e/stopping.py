@@ -29,7 +29,7 @@ from tests.e2e.harness import TERMINAL, Harness, Row
 from tests.support.mariadb import MariaDb
 
 HERE = Path(__file__).resolve().parent
-#: For ``PYTHONPATH``: what holds calls inside of the worker.
+#: For ``PYTHONPATH``: the module that holds calls in the worker.
 FAILPOINTS = str(HERE / "failpoints")
 SLOTS = 16
 #: Polls come about once a second.

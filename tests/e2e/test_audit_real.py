@@ -24,8 +24,8 @@ from tests.e2e.harness import AUDITS, ENDLESS, EVERY_S, QUICK, Harness, moment, 
 from tests.support import in_process
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
-#: From due to polled, whatever keeps a run from being polled; the rest is what a slow machine
-#: may take.
+#: The time from due to polled, whatever delays the poll; the rest is the reserve for a slow
+#: machine.
 REACH_S = 60 + 15
 
 
@@ -131,7 +131,7 @@ def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: Harness) ->
     with stack.site_stands_still():
         run_id = started(stack, {"max_pages": "30", "delay": "0.1"}, tasks=2)
         until(lambda: stack.tasks(run_id) == {"RUNNING": 2}, "two tasks that run")
-        # That they execute may be on record before the run itself has started.
+        # They may be recorded as executing before the run itself has started.
         until(lambda: stack.gateway.run(run_id)["status"] == "PROCESSING", "a run that has started")
         stack.temporal(
             "workflow",
@@ -233,7 +233,7 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
     stack.healthy()
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
-    # Its process is on file a moment before it executes, and leaves when its supervisor dies in
+    # Its process is on file a moment before it executes, and exits if its supervisor dies in
     # between.
     until(lambda: crawlers_of(stack, run_id), "the crawler itself")
     folder = run_folder(stack.folder, run_id) / "0" / "1"
@@ -302,9 +302,9 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(
     alone.gateway.stop(run_id, force=True)
     until(lambda: alone.closed([run_id]), "the end of the run")
     assert alone.gateway.get("/v1/runs")["overdue"]["count"] == 0
-    # The schedule of audits went with Temporal's database.
+    # The schedule of audits disappeared with Temporal's database.
     described = ["schedule", "describe", "--schedule-id", "crawl-audit"]
     until(lambda: alone.temporal(*described, check=False).returncode == 0, "the schedule of audits")
-    # Of the run of the test before, this Temporal knows nothing any more.
+    # This Temporal knows nothing about the run of the previous test.
     found = json.loads(crawlctl(alone, "audit", "-o", "json").stdout)["findings"]
     assert [finding for finding in found if finding["run_id"] == run_id] == []

@@ -20,9 +20,9 @@ from tests.support.builds import ROOT, Change, build
 
 pytestmark = pytest.mark.slow
 
-#: Far more than it takes; how long it took is printed and written down in docs/deployment.md.
+#: Far more than it takes; the actual time is printed, and stated in docs/deployment.md.
 SHOWN_S = 150.0
-#: The longer a step has failed, the longer the server leaves it alone before the next try.
+#: The longer a step has failed, the longer the server waits before the next try.
 NEXT_TRY_S = 300.0
 
 BUG = Change(
@@ -30,7 +30,7 @@ BUG = Change(
     '        led_by, source = gap(s), "wake" if s.inbox.poll_now else "poll"\n',
     '        raise RuntimeError("a bug in this build")\n',
 )
-#: A step less: right for new runs, wrong for those that have taken it.
+#: One step fewer: right for new runs, wrong for those that have executed it.
 MISFIT = Change(
     "workflows/lifecycle.py",
     "        await call(InitiationActivities.add_workflow_id, registration)\n",
@@ -114,8 +114,8 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
         print(
             f"\nblocked by a {name}: told of the run after {shown:.0f} s, counted and listed after {counted:.0f} s"
         )
-    # A stop is recorded and acknowledged whatever the workflow can do, and carried out as soon as
-    # it can.
+    # A stop is recorded and acknowledged whatever state the workflow is in, and carried out as soon
+    # as possible.
     ours.gateway.stop(run_id, requested_by="ada")
 
     ours.deploy(ROOT)
@@ -136,8 +136,8 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(
         run_id = ours.gateway.start(request, "blocked-end")["run_id"]
         until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
         until(lambda: ours.status(run_id) == "PROCESSING", "a run that has started")
-        # From now on it is held itself: it waits for the site for a minute, and a deployment may
-        # take longer.
+        # From now on, the crawl itself is held: it waits a minute for the site, and a deployment
+        # may take longer.
         [(_, _, crawl)] = task_processes(ours.places, run_id).values()
         os.killpg(crawl, signal.SIGSTOP)
     try:
@@ -162,8 +162,7 @@ def test_without_a_worker_a_run_says_so(ours: Harness) -> None:
     ]
     until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
     ours.undeploy()
-    # It may have been left in the middle of a poll, which nobody goes on with: a signal is a next
-    # step in any case.
+    # It may have been left during a poll that nobody continues: a signal always causes a next step.
     [(workflow_id,)] = ours.query(
         "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
     )

@@ -31,7 +31,7 @@ pathlib.Path(os.environ["CRAWL_STATS_FILE"]).write_text(json.dumps(told))
 sys.exit(1)
 """
 pytestmark = pytest.mark.slow
-#: What was delivered is with its receiver; services write lines of their own
+#: Delivered events are with their receiver; services write their own logs
 #: (docs/operations-database.md).
 DELIVERED = {"events.jsonl", "logs/worker.log"}
 

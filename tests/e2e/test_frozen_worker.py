@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 LONG = 3600.0
 STAGE = SearchAttributeKey.for_keyword("CrawlStage")
-#: Polls of the frozen worker that the server still answers swallow a task each, for its time limit.
+#: Polls of the frozen worker that the server still answers each take a task, until its timeout.
 RECOVERY_S = 200.0
 
 
@@ -50,25 +50,26 @@ class Step:
 
 UNSENT, PUSHED = "deployment call, before it is sent", "append of an event"
 STEPS = {
-    # The scheduler service refuses it: the call is void by then.
+    # The scheduler service refuses it, because the call has expired.
     UNSENT: Step("cluster.scheduler.deploy.before", warns=False),
     "deployment call, before its answer is written": Step("cluster.scheduler.deploy.after"),
     "update_run_started": Step("workflows.store.mark_started.before"),
     "record_poll": Step("cluster.store.record_poll.before", held_from="running"),
     "sync_statuses": Step("workflows.store.apply_findings.before", ends=True, held_from="running"),
     "update_run_status": Step("workflows.store.end_run.before", seconds=1.0),
-    # A call to the cluster that is held has lost its place to another: nothing of it is written
-    # when it comes back.
+    # A held call to the cluster was replaced by another: none of it is written when it returns.
     "k8_stop_task": Step(
         "control.cluster.stop.before", held_from="running", stopped=True, warns=False
     ),
     PUSHED: Step("workflows.store.append_event.before"),
-    # An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
+    # An attempt that was resumed meanwhile may still record the result of its own export, because
+    # nobody else will.
     "record_export": Step("export.store.record_export.before", seconds=1.0, warns=False),
 }
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-#: What may not change. What polls of a run that goes on move (times, counters) is judged by itself.
+#: What may not change. What polls of a continuing run change (times, counters) is checked
+#: separately.
 FACTS = {
     "run_history": "status stage outcome attempt owner_run_id waiting_for stop_requested_at started_at ended_at",
     "task_history": "task_id attempt task_index superseded_by status outcome cluster_uid exit_code exit_signal "
@@ -200,7 +201,7 @@ class Frozen:
             or harness.tasks(run) != {"RUNNING": 1}
         ):
             return False
-        # With a poll by the successor: the first worker was frozen before that.
+        # With a poll by the successor, because the first worker was frozen before it.
         return verified is not None and moment(verified) > self.frozen_at and self._has_started(run)
 
     def _has_started(self, run: int) -> bool:
@@ -287,8 +288,7 @@ def frozen(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Frozen]:
     folder = tmp_path_factory.mktemp(f"frozen-{request.param}") / "state"
-    # Scheduled audits would take over runs whose workflow was terminated, where the story takes
-    # long.
+    # Scheduled audits would take over runs whose workflow was terminated if the test takes long.
     with StopHarness.up(folder, LIFECYCLE_AUDIT__INTERVAL_S="0") as harness:
         story = Frozen(harness, resumes=request.param == "resumed")
         story.play()
@@ -299,8 +299,8 @@ def frozen(
 @pytest.mark.parametrize("name", STEPS)
 def test_it_changes_nothing(frozen: Frozen, name: str) -> None:
     before, after = frozen.before[name], frozen.after[name]
-    # A push is tried three times and then given up, so that nobody but the frozen one may be left
-    # to write it: it is held in one, and its polls may have swallowed each try of another.
+    # A push is tried three times and then abandoned, so that only the frozen worker may be left to
+    # record it: it is held in one, and its polls may have taken each try of another.
     late = [event for event in after["outbox_event"] if event not in before["outbox_event"]]
     now = str(frozen._attempt(frozen.runs[name]))
     assert {event[1:3] for event in late} <= {(now, "run.started")}
@@ -320,8 +320,8 @@ def test_it_changes_nothing(frozen: Frozen, name: str) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_its_refused_write_is_told(frozen: Frozen, name: str) -> None:
-    # The late deployment call is refused by the scheduler service, whose answer nobody may hear any
-    # more: what that call did not do is proved below.
+    # The scheduler service refuses the late deployment call, and nobody may receive its response:
+    # what that call did not do is proved below.
     [told, *_] = frozen.told(name)
     if frozen.resumes and STEPS[name].warns:
         assert "attempt 1 of owner" in told

@@ -21,8 +21,8 @@ from tools.openapi import document
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (DOCS / "gateway.md", DOCS / "access.md")
 TEXT = "".join(page.read_text() for page in PAGES)
-#: The page gives the stream of events three seconds; where that is not enough, the same command is
-#: typed again.
+#: The page gives the event stream three seconds; if that is not enough, the same command is typed
+#: again.
 PATIENT = """
 timeout() {
   for _ in {1..20}; do
@@ -62,7 +62,7 @@ def test_every_command_of_the_page_does_what_it_says(harness: Harness, tmp_path:
     parts = blocks()
     assert len(parts) >= 12
     assert sum(text.count("timeout ") for _, text, _ in parts) == 1
-    # The page leafs through ended runs, of which its own may be the only one by then.
+    # The page pages through ended runs, of which its own may be the only one by then.
     ended = harness.gateway.start(
         {"crawler": "plain", "args": {"max_pages": "1"}, **QUICK}, "before-the-page"
     )["run_id"]

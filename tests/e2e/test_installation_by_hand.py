@@ -30,7 +30,7 @@ __all__ = ["installed"]
 
 ETC, VAR, BIN = "/etc/crawler-lifecycle", "/var/lib/crawler-lifecycle", "/opt/crawler-lifecycle/bin"
 ROLES = ["workflows", "cluster", "control", "export", "audit"]
-#: What of the environment of the tests would be settings of the installation.
+#: Variables of the tests' environment that would be settings of the installation.
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
 
 
@@ -180,7 +180,7 @@ def test_a_run_a_stop_and_an_archive(machine: Machine) -> None:
     machine.type(check)
 
     etc = machine.folder / "etc"
-    scheduler = machine.ports["scheduler"]  # the usual ports may be somebody's here
+    scheduler = machine.ports["scheduler"]  # the usual ports may be taken here
     ports = f"LIFECYCLE_SCHEDULER__PORT={scheduler}\nLIFECYCLE_SCHEDULER__URL=http://127.0.0.1:{scheduler}\n"
     ports += f"LIFECYCLE_GATEWAY__PORT={machine.ports['gateway']}\n"
     (etc / "environment").write_text(machine.filled(environment) + ports)
@@ -208,7 +208,7 @@ def test_a_run_a_stop_and_an_archive(machine: Machine) -> None:
     )
     exported = "SELECT 1 FROM lifecycle.export_record WHERE run_id = 1 AND url IS NOT NULL"
     until(lambda: machine.database.execute(exported), "the first one's archive", 120)
-    before = use[: use.index("crawlctl doctor")]  # a shell of its own needs address and token again
+    before = use[: use.index("crawlctl doctor")]  # a separate shell needs address and token again
     machine.type(f"{before}crawlctl export{download}")
     (file,) = home.glob("*.zip")
     (key,) = (key for key in machine.bucket.keys() if key.startswith("archive/1-"))  # noqa: SIM118

@@ -19,9 +19,9 @@ from examples.story_checks import run_folder
 from tests.e2e.harness import ENDLESS, PARTS, QUICK, TERMINAL, Harness, moment, until
 
 MOMENTS = ("accepted", "executing", "ending")
-#: In every run of the tests; the others are for `make test-all`. Worker and Temporal are killed in
-#: the middle of runs in ``test_retries``, whose crawlers keep a journal; all but the scheduler
-#: service are, when a stop was acknowledged, in ``test_stop_matrix_real``.
+#: In every run of the tests; the others are for `make test-all`. ``test_retries``, whose crawlers
+#: keep a journal, kills worker and Temporal during runs; ``test_stop_matrix_real`` kills all but
+#: the scheduler service after a stop was acknowledged.
 SAMPLE = {("scheduler", "accepted")}
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -113,8 +113,8 @@ class Drill:
         self.seen |= {i for i in self.ids.values() if self._is_seen(i)}
         if self.seen_s is None and len(self.seen) == len(self.ids):
             self.seen_s = passed
-        # One that was not acknowledged may be recorded and carried out all the same: then no task
-        # runs any more.
+        # A stop that was not acknowledged may still be recorded and carried out: then no task runs
+        # any more.
         due = (
             self.stop_asked
             or self.when == "executing"

@@ -22,7 +22,7 @@ from tests.e2e.harness import AUDITS, QUICK, Row, until
 from tests.e2e.stopping import StopHarness
 
 SHOP = Path(crawler_lifecycle.__file__).parent / "template" / "shop"
-#: A Scrapy project, and a program that waits for as long as it is told.
+#: A Scrapy project, and a program that waits as long as it is told.
 CRAWLERS: list[Row] = [
     {"name": "deployed", "kind": "scrapy", "spider": "shop", "package": "deployed"},
     {

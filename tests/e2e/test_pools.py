@@ -16,8 +16,8 @@ import pytest
 from tests.e2e.harness import QUICK, Harness, until
 from tests.support.mariadb import MariaDb, running_mariadb
 
-# The task `soak-pools` is the long one of these; the store's contract has caps and order,
-# faults-short has kills, and test_dev_on_kwok has all three on a stack whose crawls are pods.
+# The `soak-pools` task is the long version; the store's contract tests limits and order,
+# faults-short tests kills, and test_dev_on_kwok tests all three on a stack whose crawls are pods.
 pytestmark = pytest.mark.slow
 
 POOLS = {"narrow": {"max": 2}, "single": {"max": 1}, "wide": {"weight": 1}}

@@ -22,9 +22,10 @@ from crawler_lifecycle.cli.stack import processes
 from tests.e2e.harness import PATIENCE_S, processes_below, until
 
 ROOT = Path(__file__).parents[2]
-#: The command that stays in its terminal. What follows is typed into another one.
+#: The command that occupies its terminal. The following ones are typed into another terminal.
 STAYS = "make dev"
-#: What a newcomer reads, one page after the other. A block that an earlier page has is typed once.
+#: What a newcomer reads, one page after the other. A block that an earlier page has is typed only
+#: once.
 PAGES = ("README.md", "docs/README.md", "docs/quickstart.md")
 #: Beginnings of commands that are not executed here, with what executes them instead, or why
 #: nothing can.
@@ -33,7 +34,7 @@ NOT_HERE = {
     "make wheel": "tests/packaging/test_wheel.py builds it",
     "uvx --from dist/": "tests/packaging/test_wheel.py runs this command of the wheel, without uv and a package index",
 }
-#: Where the stack listens if nobody else does. Beside other stacks it has other ports.
+#: Where the stack listens if the ports are free. Next to other stacks, it has other ports.
 USUAL_GATEWAY = "http://127.0.0.1:8500"
 SLOW_S = 600.0
 
@@ -97,7 +98,7 @@ def clone(tmp_path: Path) -> Iterator[Clone]:
             shutil.copy2(ROOT / name, folder / name)
     ours = ("LIFECYCLE_", "TEMPORAL_", "PYTHON", "VIRTUAL_ENV", "MAKE", "MFLAGS")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    # `make test` has the environment of this checkout first.
+    # `make test` puts the environment of this checkout first.
     env["PATH"] = os.pathsep.join(
         part for part in env["PATH"].split(os.pathsep) if part != str(ROOT / ".venv/bin")
     )
@@ -154,7 +155,7 @@ def _check(clone: Clone, address: str) -> None:
         runs = gateway.runs(limit=5)
         again, ordered, stopped, services, _ = runs
         assert (services["crawler"], services["status"]) == ("services", "COMPLETED")
-        # Stopped, and resumed as its second attempt.
+        # Stopped, and resumed with its second attempt.
         assert (stopped["crawler"], stopped["attempt"]) == ("operations", 2)
         until(
             lambda: gateway.run(int(str(ordered["run_id"])))["status"] == "COMPLETED",

@@ -22,7 +22,7 @@ from tests.support.s3 import Bucket, rclone_s3, use_aws
 
 pytestmark = pytest.mark.slow
 
-#: It needs nothing of the stack, which is away for a while.
+#: It needs nothing of the stack, which is down for a while.
 SLEEP = "import json, os, time; time.sleep(float(json.loads(os.environ['CRAWL_ARGS'])['seconds']))"
 
 

@@ -31,7 +31,7 @@ from examples.story_checks import CHECKS, run_folder, task_processes
 from tests.e2e.harness import ENDLESS, QUICK, Harness, Row, until
 
 SOME = {"max_pages": "60", "delay": "0.15"}
-#: Scrapy, slow enough to be stopped in the middle of it.
+#: Scrapy, slow enough to be stopped in the middle.
 SLOW: Row = {
     "crawler": "operations",
     "args": {"max_pages": "20"},
@@ -83,8 +83,8 @@ def proved(
     for name in ("database", "processes", "archive"):
         CHECKS[name](harness.places, found)
     kinds = {kind for (kind,) in harness.query("SELECT kind FROM correction WHERE run_id = ?", run)}
-    # What was killed together with its supervisor may or may not have left its exit status for a
-    # moment.
+    # A crawler that was killed together with its supervisor may or may not have left its exit
+    # status.
     assert kinds - {"late", "repair"} <= set(corrections)
     assert bool(kinds & set(corrections)) == bool(corrections)
     twice = "SELECT task_id FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL GROUP BY task_id, to_status"
@@ -233,7 +233,7 @@ def test_resumed_twice_at_once(harness: Harness) -> None:
         "the winner's polls",
     )
     assert task_processes(harness.places, run) == before
-    # It is refused while the winner lives; after the stop it might be let in.
+    # It is refused while the winner is alive; after the stop, it might be accepted.
     if owner != f"resume-at-once-{run}":
         threads[2].join(120)
         assert closes
@@ -317,7 +317,7 @@ def items_told(harness: Harness, run: int) -> dict[str, int]:
 def test_a_stopped_scrapy_crawl_goes_on_where_it_was(harness: Harness) -> None:
     with crawled_in_part(harness) as run:
         harness.gateway.stop(run)
-        # It ends when what it waits for has come; with nothing to wait for, at once.
+        # It ends when what it waits for has come, or at once if there is nothing to wait for.
         until(lambda: "RUNNING" not in harness.tasks(run), "the stop signal")
     proved(harness, run, "FAILED", "cancelled", 1)
     resumed(harness, run)

@@ -16,7 +16,7 @@ from tests.support.builds import ROOT, Change, build
 
 pytestmark = pytest.mark.slow
 
-#: No limit passes before the test has seen what it wants to see, on whatever machine.
+#: No limit passes before the test has seen what it needs, on any machine.
 UNHURRIED = (
     Change(
         "workflows/policies.py",
@@ -53,7 +53,7 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: Harness) -> None:
         leaver = harness.stack.supervisor.kill("worker", signal.SIGTERM)
         until(lambda: _leaves(harness), "that it is not ready any more")
         harness.cli_start("rollout/new", request)
-        time.sleep(1.0)  # so that one that does not wait has left
+        time.sleep(1.0)  # so that a worker that does not wait has exited
         assert harness.stack.supervisor.pids().get("worker") == leaver, (
             "it waits for the activity that runs"
         )
@@ -61,7 +61,7 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: Harness) -> None:
         harness.thaw("scheduler")
     until(
         lambda: harness.stack.supervisor.starts("worker") > starts, "the next worker"
-    )  # at once, and not after its grace
+    )  # at once, and not after its grace period
     assert any(line.startswith("worker ended with 0;") for line in harness.said), harness.said[-3:]
     until(lambda: harness.closed([hanging]), "the end of the run")
     harness.prove(hanging, "COMPLETED", "finished")

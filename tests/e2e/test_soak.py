@@ -12,7 +12,7 @@ import pytest
 from tools.soak.plan import Plan, without_lost_disks, write_plan
 from tools.soak.soak import soak
 
-#: What disturbs nobody: of every end there is one reading, on any machine.
+#: What disturbs nothing: every end has only one explanation, on any machine.
 CALM = ("start", "add", "wake", "audit")
 
 

@@ -15,8 +15,8 @@ from tests.support.builds import ROOT
 from tests.support.stop_table import Cell
 
 THREADS = 2
-#: The roles whose queues runs use while no stop is under way. The main one comes last: it brings
-#: work to the others.
+#: The roles whose queues runs use while no stop is in progress. The main one comes last, because it
+#: brings work to the others.
 ORDINARY = ("export", "cluster", "workflows")
 
 
@@ -93,7 +93,8 @@ def test_a_stop_passes_queues_that_are_stuck(harness: StopHarness) -> None:
     harness.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
     crawling = start(harness, "crawling")
     polling = [start(harness, f"looking-{n}") for n in range(THREADS)]
-    # Before there is anything to export: short exports would be over before all slots are taken.
+    # Before there is anything to export, because short exports would end before all slots are
+    # taken.
     harness.points.hold("any", "export.any.any.before")
     exporting = [start(harness, f"exporting-{n}", seconds="0.1") for n in range(THREADS)]
     until(
@@ -111,7 +112,7 @@ def test_a_stop_passes_queues_that_are_stuck(harness: StopHarness) -> None:
     )
     for role in ORDINARY:
         use_up(harness, role)
-    # All that take its place wait for it already: what the run itself does next comes behind them.
+    # All calls that replace it are already waiting: what the run itself does next comes after them.
     until(
         lambda: all(waits_for_a_step(harness, f"one-more-{n}") for n in range(THREADS)),
         "that others wait",

@@ -138,7 +138,7 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(harness: Ha
             2,
             {"SUCCEEDED": 4},
         )
-    else:  # the search for lost workflows, which comes every few seconds, took the run over before
+    else:  # the search for lost workflows, which runs every few seconds, took over the run earlier
         assert "still open" in json.dumps(close)
         until(lambda: harness.closed([run_id]), "the end of the run that was taken over")
     harness.prove(run_id, "COMPLETED", "finished", attempt=2)

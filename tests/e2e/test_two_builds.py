@@ -21,8 +21,8 @@ RETRIES = Change(
     "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), ",
     "DATABASE = Policy(QUEUE_MAIN, 12, _retry(2, 20), ",
 )
-#: Once taken, only builds that know the step can go on with the run, so both builds may not share
-#: runs any more.
+#: Once executed, only builds that know the step can continue the run, so both builds may no longer
+#: share runs.
 STEP = Change(
     "workflows/lifecycle.py",
     "        due = await self._wait()\n",
@@ -33,7 +33,7 @@ STEP = Change(
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SHORT = {"max_pages": "12", "delay": "0.2"}
-#: What each run is asked to do, and its end.
+#: What each run is asked to do, and its expected end.
 SHORT_RUN: Row = {"crawler": "plain", "args": SHORT, **QUICK}
 WAVES: Row = {**SHORT_RUN, "tasks": [{}] * 3, "max_parallel_tasks": 1}
 ENDLESS_RUN: Row = {"crawler": "plain", "args": ENDLESS, **QUICK}

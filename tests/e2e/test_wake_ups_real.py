@@ -16,7 +16,7 @@ from examples.story_checks import run_folder
 from tests.e2e.harness import ENDLESS, Harness, Row, until
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The polling schedule is ten hours long: what ends here, ends because somebody noticed.
+#: The polling schedule is ten hours long: a task that ends here was noticed by somebody.
 NEVER = {"poll_minutes": [600], "limits": {"start_check_s": 0.3}}
 SOME = {"max_pages": "12", "delay": "0.1"}
 
@@ -85,7 +85,7 @@ def test_counters_are_on_record_between_polls(harness: Harness) -> None:
             lambda: (run := harness.gateway.run(run_id))["pages"] != first["pages"] and run,
             "other counters",
         )
-        # The look for the run's own start may come between the two.
+        # The poll for the run's own start may come between the two.
         return (
             (first, more)
             if first["pages"] and more["verified_at"] == first["verified_at"]
@@ -121,7 +121,7 @@ def test_two_workers_notice_the_same_and_send_little(harness: Harness) -> None:
         assert sum(woken(harness, run_id) for run_id in run_ids) <= noticed, (
             "never without a change, never twice for one"
         )
-        # One that is killed leaves its place to the other.
+        # A killed one is replaced by the other.
         harness.stack.supervisor.kill("worker", signal.SIGKILL)
         (run_id,) = started(harness, **{"one-left": SOME})
         until(lambda: harness.closed([run_id]), "the end of the run")

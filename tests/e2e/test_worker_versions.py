@@ -81,7 +81,7 @@ def test_runs_move_with_the_current_build_and_back(ours: Harness) -> None:
     first = ours.gateway.start(endless, "version-first")["run_id"]
     until(lambda: ours.tasks(first).get("RUNNING"), "a task that runs")
 
-    # From workers without a version to the first one with: what is open goes on there.
+    # From workers without a version to the first one with a version: open runs continue there.
     ours.deploy(ROOT, A, LIFECYCLE_WORKER__BUILD_ID="a")
     documented(ours, "set-current-version", "--build-id NEW", NEW="a")
     ours.undeploy()
@@ -92,8 +92,8 @@ def test_runs_move_with_the_current_build_and_back(ours: Harness) -> None:
     until(lambda: ours.tasks(second).get("RUNNING") == 2, "two tasks that run")
     moved(ours, second, A)
 
-    # The next build polls and gets nothing until it is current; then both runs go on there, and new
-    # ones start there.
+    # The next build polls and gets nothing until it is current; then both runs continue there, and
+    # new ones start there.
     ours.deploy(ROOT, B, LIFECYCLE_WORKER__BUILD_ID="b")
     time.sleep(3.0)
     ids = [ours.gateway.run(run_id)["workflow_id"] for run_id in (first, second)]
@@ -111,7 +111,7 @@ def test_runs_move_with_the_current_build_and_back(ours: Harness) -> None:
         ours, ours.gateway.run(third)["workflow_id"], ours.stack.supervisor.pids()[A]
     )
 
-    # Roll back, and drain: the build that was given up has nothing left to do and leaves in order.
+    # Roll back, and drain: the abandoned build has nothing left to do and exits normally.
     before = len(served_by(ours, ids[0], ours.stack.supervisor.pids()[A]))
     documented(ours, "set-current-version", "--build-id NEW", NEW="a")
     until(
@@ -124,7 +124,7 @@ def test_runs_move_with_the_current_build_and_back(ours: Harness) -> None:
     until(lambda: ours.closed([second]), "the end of the stop")
     ours.prove(second, "FAILED", "cancelled")
 
-    # And to workers without a version again. Before those are current they are no help, and the
+    # And back to workers without a version. Before those are current, they do not help, and the
     # doctor says so.
     ours.deploy(ROOT)
     workers = _workers(ours)
@@ -170,7 +170,7 @@ def test_each_role_may_be_a_deployment_of_its_own(ours: Harness) -> None:
         "run_id"
     ]
     until(lambda: ours.tasks(endless).get("RUNNING"), "a task that runs")
-    for name in names:  # the other one's build stays
+    for name in names:  # the build of the other one stays
         roll(name, "b")
         run_id = ours.gateway.start(short, f"roles-{name}")["run_id"]
         until(lambda run=run_id: ours.closed([run]), f"the end of a run beside a new {name}")  # type: ignore[misc]

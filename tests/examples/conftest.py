@@ -9,7 +9,7 @@ import pytest
 
 from tests.examples.demo_site import ROOT, RunningSite, running_site
 
-# Bare `pytest` does not put the project's folder there, `python -m pytest` does.
+# Plain `pytest` does not put the project's folder there, `python -m pytest` does.
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 

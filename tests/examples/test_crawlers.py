@@ -92,7 +92,7 @@ def wait_for_lines(file: Path, count: int, process: subprocess.Popen[str]) -> No
 
 
 def test_services(site: RunningSite, tmp_path: Path) -> None:
-    # An extension from outside must not hurt the project.
+    # An injected extension must not damage the project.
     injected = '{"scrapy.extensions.debug.StackTraceDump": 10}'
     crawl = scrapy("services", "-a", f"site={site.url}", "-s", f"EXTENSIONS={injected}")
     code, output = finish(start(crawl, tmp_path))
@@ -156,7 +156,7 @@ def test_sitemap_reports_every_address_and_obeys_robots(site: RunningSite, tmp_p
     again = {item["url"].rpartition("/")[2] for item in items if item["retries"]}
     assert again == {"7", "14", "21"}
 
-    # The sitemap lists a page it should not.
+    # The sitemap lists a page that it should not.
     assert document(tmp_path / "summary.json")["forbidden_by_robots"] == 1
     assert site.requests().get("private", 0) == before.get("private", 0) == 0
 

@@ -26,7 +26,7 @@ MODULES = (
         "graphs.workflow",
     ),
 )
-#: Words for a text or a dictionary, what others derive from, and what is only raised.
+#: Descriptions of a text or a dictionary, base classes, and exceptions.
 WORDS = {
     *(
         "BaseScript",

@@ -228,7 +228,7 @@ def test_the_size_of_a_site_can_be_chosen() -> None:
         assert chosen == Catalogue(size).services
         assert set(chosen) <= set(everything)
     assert Catalogue(10**6).services == everything
-    # Twelve services give four letter ranges something to do each.
+    # Twelve services give each of four letter ranges something to do.
     for first, last in ("af", "gl", "mr", "sz"):
         assert sum(first <= name[0] <= last for name in Catalogue(12).services) == 3
 

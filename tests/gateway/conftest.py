@@ -23,7 +23,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(health, "READY_TIMEOUT_S", 120.0)
     # Rows are written at the end of a gateway, and tokens are read at its start, or when a test
-    # says so.
+    # requests this.
     monkeypatch.setattr(recorder, "EVERY_S", 3600.0)
     monkeypatch.setattr(tokens, "KEPT_S", 3600.0)
     monkeypatch.setattr(blocked, "ANSWER_S", 120.0)

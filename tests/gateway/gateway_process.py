@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: That a starved machine lets Temporal or the database wait is no outage.
+#: It is no outage if a starved machine delays Temporal or the database.
 CODE = """
 import os, sys
 from crawler_lifecycle.gateway import health
@@ -69,7 +69,7 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
     """Start a gateway and wait until it listens; kill it at the end."""
     log = folder / f"gateway-{next(_numbers)}.log"
     with log.open("wb") as sink:
-        # Into a file: a pipe that nobody reads would stop it.
+        # Into a file: a pipe that nobody reads would block it.
         process = subprocess.Popen(
             [sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder
         )

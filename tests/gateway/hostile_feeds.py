@@ -95,8 +95,8 @@ FEEDS: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
         "items.tsv",
         lambda: iter([b"a\tb\n", b"x\t" * (VALUES_MAX - 1), b"\n", b"y\t" * MIB, b"\n"]),
     ),
-    # Two million rows: of a reader that keeps them, their dictionaries alone are above the bound of
-    # memory.
+    # Two million rows: their dictionaries alone exceed the memory limit of a reader that keeps
+    # them.
     "endless record": ("items.csv", lambda: iter([b'a,b\n"', *[b'","\n' * 100_000] * 20])),
 }
 

@@ -171,7 +171,7 @@ def test_a_client_that_does_not_read_loses_its_connection(
         connection.sendall(GET.replace(b"/ok", b"/large"))
         assert connection.recv(1) == b"H"
         time_is_up()
-        # Reading on would be what keeps it, so the server alone is polled.
+        # Reading further would keep it open, so only the server is checked.
         state, until = server.server_state, time.monotonic() + 150
         while (state.tasks or state.connections) and time.monotonic() < until:
             time.sleep(0.02)
@@ -222,7 +222,7 @@ def test_heads_have_limits(server: Any) -> None:
         assert (status, problem["code"]) == (431, "headers_too_large")
         large = b"X: " + b"y" * HEAD_MAX + b"\r\n"
         status, problem = _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + large + b"\r\n"))
-        # In one piece it can be read, in several the server stops reading.
+        # In one piece it can be read; in several, the server stops reading.
         assert (status, problem["code"]) in ((431, "headers_too_large"), (400, "bad_request"))
 
 

@@ -28,8 +28,8 @@ from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.hostile_feeds import FEEDS, READERS
 from tests.gateway.ui.conftest import BROWSER
 
-#: What one reader may take for all feeds: MiB of memory, and seconds of the processor. They are far
-#: above what they take, and far below what one of these feeds took before it was bounded.
+#: The limits of one reader for all feeds: MiB of memory, and processor seconds. They are far above
+#: actual use, and far below what one of these feeds took before the limits existed.
 MEMORY_MIB, PROCESSOR_S = 320, 120
 
 

@@ -53,7 +53,7 @@ from crawler_lifecycle.web.problems import JsonBody, Problem
 from crawler_lifecycle.workflows.requests import read_input
 
 EMOJI = "\N{GRINNING FACE}"
-#: The least that Temporal takes of a search attribute, and of a workflow id, in bytes.
+#: The lower limits of Temporal for a search attribute, and for a workflow id, in bytes.
 SEARCH_ATTRIBUTE, WORKFLOW_ID = 2_048, 1_000
 
 HOSTILE = {
@@ -70,7 +70,7 @@ HOSTILE = {
     "line separator": "a\u2028b",
     "paragraph separator": "a\u2029b",
 }
-#: Odd, and taken by all: a text of a person's own language.
+#: Unusual, but accepted everywhere: text in other languages.
 ODD = [
     *("שלום\u200f", "مرحبا", "e\u0301", "👩\u200d🚀", "a\u00a0b", "\ufffe"),
     *(EMOJI * 120, "ü" * 120, "'; --", "%00", "\\u0000"),
@@ -183,7 +183,7 @@ def test_every_api_refuses_every_hostile_text_and_names_the_field() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-#: Fields of plain ASCII, which take no text of another language.
+#: Fields of plain ASCII, which accept no other languages.
 ASCII = ("name", "flow_id")
 
 

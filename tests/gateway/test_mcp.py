@@ -139,7 +139,7 @@ async def test_a_token_that_may_only_read_is_refused_by_the_gateway(
 async def test_tools_say_what_they_change_and_wrong_arguments_reach_no_gateway(
     assistant: Assistant,
 ) -> None:
-    assistant.role = "nobody"  # a call of the gateway would fail with a KeyError
+    assistant.role = "nobody"  # a call to the gateway would fail with a KeyError
     async with Client(mcp.build(assistant.connect)) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert {

@@ -29,7 +29,7 @@ from tests.support.sites import limit
 POOLS = Pools({"shop-a": Pool(max=2, weight=3), "shop-b": Pool(reserved=1)}, slots=4)
 
 
-#: Pool shop-x is of project x. Everybody may use the others.
+#: Pool shop-x belongs to project x. Everybody may use the others.
 OWNED = Pools({**POOLS.named, "shop-x": Pool(project="x")}, slots=4)
 
 

@@ -43,8 +43,8 @@ def test_it_lives_without_database_and_temporal_and_leaves_when_asked(
             lines = answer.iter_lines()
             assert next(lines) == ": the database does not answer; waiting for it"
             running.process.send_signal(signal.SIGTERM)
-            # The answer is complete. One that was cut, as if the gateway had waited for its
-            # readers, would raise.
+            # The response is complete. A truncated one, as if the gateway had waited for its
+            # readers, would raise an error.
             assert not [line for line in lines if line.startswith("event:")]
         assert running.process.wait(60) == 0
         assert "Traceback" not in running.log.read_text()
@@ -94,7 +94,7 @@ def _status(port: int, headers: bytes, body: bytes) -> int:
             + headers
             + b"\r\n"
         )
-        with contextlib.suppress(ConnectionError):  # it need not read to the end what it refuses
+        with contextlib.suppress(ConnectionError):  # it need not read what it refuses to the end
             connection.sendall(head + body)
         return int(connection.recv(4096).split(b" ")[1])
 
@@ -122,7 +122,7 @@ def test_with_tokens_it_listens_anywhere_and_lets_in_who_has_one(
         url = f"http://127.0.0.1:{running.port}"
         assert http.get(f"{url}/healthz").status_code == 200
         assert http.get(f"{url}/v1/runs").status_code == 401
-        # It is not in the file, and there is no database that could have it.
+        # It is not in the file, and there is no database that could contain it.
         assert (
             http.get(f"{url}/v1/runs", headers={"Authorization": "Bearer wrong"}).status_code == 503
         )

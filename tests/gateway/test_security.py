@@ -37,7 +37,7 @@ HOSTILE = [
     "пл\u00e4in\U0001f577",
 ]
 
-#: What a caller might wish to decide and never may.
+#: Fields that a caller might try to set, but never may.
 UNDECLARED = {
     **{
         "status": "COMPLETED",

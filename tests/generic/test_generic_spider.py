@@ -147,8 +147,8 @@ def test_an_item_for_every_page_of_a_folder(
 
 @pytest.mark.processes
 def test_traps_end(crawl: Crawl) -> None:
-    # One request at a time: what is endless cannot run ahead of a late answer, and take the places
-    # of the rest.
+    # One request at a time, so that endless pages cannot overtake a late response, and use up the
+    # limit.
     settings = {"DOWNLOAD_MAXSIZE": "100000", "CONCURRENT_REQUESTS": "1"}
     with nasty_server() as (site, asked):
         summary = crawl.run(start=f"{site}/", max_pages="25", settings=settings)
@@ -310,8 +310,8 @@ def test_pages_are_kept(crawl: Crawl, folder_site: tuple[str, dict[str, str]], s
 @pytest.mark.processes
 def test_a_query_that_grows_is_bounded_by_pages_or_depth(crawl: Crawl) -> None:
     with nasty_server() as (site, _):
-        # One request at a time: with eight, a machine that answers one of them late lets the others
-        # run ahead of it.
+        # One request at a time: with eight, a machine that delays one response lets the others
+        # overtake it.
         summary = crawl.run(
             start=f"{site}/calendar", max_pages="25", settings={"CONCURRENT_REQUESTS": "1"}
         )
@@ -351,7 +351,7 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
         first.send_signal(signal.SIGTERM)
         while (
             "Received SIGTERM" not in first.stdout.readline()
-        ):  # at its end it says nothing more, and a line is missed
+        ):  # at its end it prints nothing more, and a line is missing
             assert first.poll() is None
         most.lift()
         summary = crawl.finish(first)

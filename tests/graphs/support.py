@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-#: Modules of the originals, and what takes their place.
+#: Modules of the originals, and their replacements.
 IMPORTS = {
     "oban_pro": "crawler_lifecycle.graphs.oban",
     "oban": "crawler_lifecycle.graphs.oban",
@@ -18,7 +18,7 @@ IMPORTS = {
     "chancy.plugins.workflow": "crawler_lifecycle.graphs.chancy",
     "chancy": "crawler_lifecycle.graphs.chancy",
 }
-#: What the documents' examples call and do not show.
+#: What the documents' examples call without showing it.
 OTHERS = """
 import asyncio
 from datetime import datetime

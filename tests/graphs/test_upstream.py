@@ -27,11 +27,11 @@ FACADES: dict[str, ModuleType] = {
     "managers": managers,
 }
 LIST: dict[str, Any] = json.loads(upstream.LIST.read_text())
-#: Properties there that objects of ours have as attributes.
+#: Properties there that are attributes of our objects.
 OF_OBJECTS = ("WorkFlowManager.is_resumed",)
 #: Parameters that are only given by position, as in all examples of the documents.
 BY_POSITION = ("Job.with_*(*)", "WorkflowPlugin.process_workflow(*)", "WorkflowPlugin.run(*)")
-#: ``**options`` of ours that take only what is named here.
+#: ``**options`` of ours that accept only what is named here.
 OPTIONS = {
     oban.worker: {"queue", "priority", "max_attempts", "scheduled_at", "schedule_in", "meta"}
 }
@@ -56,7 +56,7 @@ def there(module: ModuleType, name: str) -> bool:
     found: Any = module
     for part in named.split("."):
         if not hasattr(found, part) and inspect.isclass(found) and issubclass(found, chancy.Job):
-            found = found(print)  # it makes its ``with_…`` when they are asked for
+            found = found(print)  # it creates its ``with_…`` on request
         if not hasattr(found, part):
             return False
         found = getattr(found, part)

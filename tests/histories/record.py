@@ -241,7 +241,7 @@ async def deleted(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     await _to_its_end(testbed, {"crawler": "books"})
     await testbed.until(lambda: testbed.outside.stored)
     testbed.outside.fail["remove"] = NotDelivered("the bucket is away")
-    testbed.handles.clear()  # its executions go
+    testbed.handles.clear()  # its executions disappear
     run, _ = testbed.store.deletion.ask_deletion(1, "ada")
     await Workflows(testbed.client).delete_run(run.ref)
     await testbed.until(lambda: "archives" in testbed.store.runs.get_run(1).deletion["left"])
@@ -305,7 +305,7 @@ class HeldPolls:
     async def wake(self, handle: Handle) -> None:
         """Wake the run during a poll that is held, and release all."""
         await handle.signal("poll_now")
-        await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
+        await handle.query(names.QUERY_STATUS)  # a workflow that knows the signal responds
         self.let_go()
 
     async def inside(self) -> None:
@@ -359,7 +359,7 @@ async def counted(testbed: WorkflowHarness) -> Handle:
         testbed.cluster.end_now(1, index, end=FINISHED)
         recorder.record(Fence(1, 1, row.owner_run_id, row.run_uid), "wake")
         await Workflows(testbed.client).poll_recorded(handle.id, recorded=True)
-        await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
+        await handle.query(names.QUERY_STATUS)  # a workflow that knows the signal responds
     return await _ended(handle, "finished")
 
 
@@ -858,8 +858,8 @@ async def hooked(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     return handle
 
 
-#: Managers, graphs and their runs are workflows of their own, each with a clock of its own where
-#: time is skipped.
+#: Managers, graphs and their runs are separate workflows, each with its own clock if time is
+#: skipped.
 IN_REAL_TIME: list[Callable[[WorkflowHarness], Awaitable[WorkflowHandle[Any, Any]]]] = [
     managed,
     managed_until_stopped,

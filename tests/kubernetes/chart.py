@@ -20,8 +20,7 @@ from tests.support.manifests import DEPLOY, Document, parsed
 
 CHART = DEPLOY / "helm"
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
-#: What overlays/production leaves for its installer to fill in, and what ci/production-values.yaml
-#: has there.
+#: Placeholders of overlays/production, with their values in ci/production-values.yaml.
 FILLED = {
     "registry.example": "registry.corp.test",
     "0" * 64: "1" * 64,
@@ -30,7 +29,7 @@ FILLED = {
     "203.0.113.10": "20.0.0.10",
     "198.51.100.": "20.0.1.",
 }
-#: Annotations of Helm's in the chart, and of Flux's in the overlay: how each of them is applied.
+#: Annotations for Helm in the chart, and for Flux in the overlay, that say how each is applied.
 ADDED = re.compile(r"^(helm\.sh|checksum|kustomize\.toolkit\.fluxcd\.io)/")
 
 

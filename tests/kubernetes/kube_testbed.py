@@ -43,7 +43,7 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.auditing import audit
 from tests.support.testbed import NO_RETRIES, PATIENCE_S, WorkflowHarness, open_testbed
 
-#: A run that is polled every three seconds when nothing wakes it.
+#: A run that is polled every three seconds unless something wakes it.
 QUICK: dict[str, Any] = {
     "poll_minutes": [0.05],
     "limits": {"start_check_s": 0.5, "stop_grace_s": 5},
@@ -65,7 +65,7 @@ class KubeScheduler:
             raise DeploymentRefused(f"crawler: {deployment.crawler!r} is not in the catalogue")
         try:
             return self.deployer.deploy(deployment, crawler)
-        except ClusterUnavailable as error:  # what becomes of it on its way through HTTP
+        except ClusterUnavailable as error:  # as after its way through HTTP
             raise SchedulerUnavailable(f"scheduler service answered 503: {error}") from error
 
     def crawlers(self) -> list[CrawlerDefinition]:

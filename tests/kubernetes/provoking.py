@@ -18,7 +18,7 @@ from tests.kubernetes.cluster.kwok import FAKE
 
 Json = dict[str, Any]
 NAME = "crawl-1-0-1"
-#: Where nobody listens, so that a pull fails at once and asks no name server.
+#: Where nobody listens, so that a pull fails at once without asking a name server.
 NO_IMAGE = "127.0.0.1:9/crawlers:1"
 
 SUMMARY = """
@@ -30,9 +30,9 @@ def told(reason, exit, **more):
     sys.exit(exit)
 """
 EATS = "bytearray(300 << 20)"
-#: A helper process that the kernel kills for memory.
+#: A child process that the kernel kills for memory.
 CHILD_EATS = f"import subprocess; subprocess.run([sys.executable, '-c', '{EATS}'])\n"
-#: In short pieces: a signal that comes just before a sleep is slept over.
+#: In short steps, because a signal just before a sleep waits for its end.
 WAITS = "print('ready', flush=True)\nwhile True: time.sleep(0.1)\n"
 SAYS_SHUTDOWN = "signal.signal(signal.SIGTERM, lambda *_: told('shutdown', {code}))\n" + WAITS
 

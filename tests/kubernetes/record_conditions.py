@@ -42,7 +42,7 @@ _TEXTS = (
     (re.compile(r"used: \d+, capacity: \d+"), "used: 100, capacity: 2000"),
     (re.compile(r"127\.0\.0\.1:(?!9\b)\d+"), "127.0.0.1:40000"),
 )
-#: What differs from one recording to the next, and the two largest parts, which nobody reads.
+#: What differs between recordings, and the two largest parts, which nobody reads.
 _DROPPED: tuple[str, ...] = (
     "managedFields",
     "resourceVersion",
@@ -51,7 +51,7 @@ _DROPPED: tuple[str, ...] = (
     "template",
     "args",
 )
-#: What a node tells of a pod and its containers when it has come round to it.
+#: What a node eventually reports about a pod and its containers.
 _FLEETING = (*_DROPPED, "resources", "user", "volumeMounts", "imageID", "started")
 
 

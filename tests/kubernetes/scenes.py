@@ -234,7 +234,8 @@ def _job_deadline_no_pod(scene: Scene) -> None:
 
 
 def _pod_deadline(scene: Scene) -> None:
-    # It counts from the kubelet's first poll of the pod, and the container is to execute by then.
+    # It counts from the kubelet's first poll of the pod, and the container must be executing by
+    # then.
     scene.start(pod_spec={"activeDeadlineSeconds": 12})
     scene.until(
         lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded",
@@ -281,7 +282,7 @@ def _forced_slowly(scene: Scene) -> None:
         lambda _: admin.is_killing(scene.namespace, name), "the node's beginning to end the pod"
     )
     scene.delete_pod(grace=1)
-    time.sleep(6)  # a node that took the shorter one would have ended it after 2
+    time.sleep(6)  # a node that used the shorter one would have ended it after 2
 
 
 def _deleted_slowly(scene: Scene) -> None:
@@ -565,7 +566,7 @@ ALONE: dict[str, Play] = {
     "node-lost-back": _node_lost_back,
 }
 
-#: Conditions that turn into another one by themselves and are recorded at once.
+#: Conditions that change into others by themselves, and are recorded at once.
 PASSING = (
     "image-pull",
     "image-back-off",
@@ -579,7 +580,7 @@ PASSING = (
     "resumed-before-node",
 )
 
-#: What the recording adds to the task as the database has it, and seconds between the condition and
+#: What the recording adds to the task in the database, and the seconds between the condition and
 #: the poll.
 TASK: Mapping[str, Mapping[str, Any]] = {
     "stop-handled": {"stopping": True},

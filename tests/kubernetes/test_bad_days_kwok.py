@@ -22,7 +22,7 @@ from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: Does not leave until it is made to, so that there is something to be seen meanwhile.
+#: Does not exit until it is made to, so that something can be observed meanwhile.
 DEAF = scripted(stop_after="3600s")
 
 

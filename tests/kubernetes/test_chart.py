@@ -51,7 +51,7 @@ def ours(component: str) -> Pod:
 def overlay(deploy: Path) -> dict[tuple[str, str, str], Any]:
     texts = [kustomized(deploy / f"overlays/production{below}") for below in ("", "/migration")]
     found = [one for text in texts for one in parsed(text)]
-    # Helm wants the release's namespace to be there before.
+    # Helm requires that the release's namespace exists.
     return chart.comparable(
         [one for one in found if (one["kind"], one["metadata"]["name"]) != ("Namespace", SERVICES)]
     )
@@ -283,7 +283,7 @@ def test_an_adapter_of_external_metrics_in_place_of_keda() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 NOTHING = "sha256:" + "0" * 64
-#: Values beside those of production: what is named, and a word of the fix.
+#: Values in addition to those of production: the named value, and a word of the fix.
 REFUSED = [
     (["image.repository="], "image.repository is empty", "REGISTRY/crawler-lifecycle"),
     (["image.digest="], "image.digest and image.tag are empty", "digest that was tested"),
@@ -345,7 +345,7 @@ REFUSED = [
         *("catalogue[shops].image is", "put in your own"),
     ),
 ]  # fmt: skip
-#: By the schema, which names the value and what it may be.
+#: By the schema, which names the value and its possible values.
 MISTYPED = [
     ("image.tga=1", "tga"),
     ("image.repository=r.corp.test/x:1", "/image/repository"),

@@ -48,7 +48,7 @@ from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, p
 from tests.support.run_refs import run_ref
 
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
-#: Kinds of the Prometheus operator: a cluster without it does not know them.
+#: Kinds of the Prometheus operator, which a cluster without it does not know.
 FOREIGN = "monitoring.coreos.com/"
 NOBODYS = (*rbac.RIGHTLESS, "db-upgrade")
 FORBIDDEN = [
@@ -227,7 +227,7 @@ def test_an_overlay_is_complete(folder: str, demo: Deployed_) -> None:
         job["spec"]["template"]["spec"]["containers"][0]["image"]
         == ours["gateway"]["spec"]["template"]["spec"]["containers"][0]["image"]
     )
-    # Everything at once, as it will be applied; namespaces are there already.
+    # Everything at once, as it will be applied; the namespaces already exist.
     kubectl(
         "apply",
         "--dry-run=server",
@@ -495,8 +495,8 @@ def test_a_crawl_can_nothing(demo: Deployed_) -> None:
 def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) -> None:
     every = {one for those in rbac.ROLES.values() for one in those}
     for account in rbac.COMPONENTS:
-        # The one object beyond it: kube-system itself, by which clusters are told apart, and
-        # nothing in it.
+        # The only object outside: kube-system itself, which identifies the cluster, and nothing in
+        # it.
         own = {rbac.CLUSTER} & set(rbac.granted(account))
         for elsewhere in ("default", "kube-system", SERVICES):
             kubeconfig = demo.cluster.kubeconfig_of(

@@ -143,8 +143,8 @@ def quota(harness: Harness) -> Seen:
         assert harness.cluster is not None
         harness.cluster.quota(harness.api.namespace, "crawls", {"count/jobs.batch": "1"})
     harness.api.post(harness.api.jobs_path(), job("a"))
-    # Admission comes before the storage: the name of the very Job that uses the quota up gets the
-    # same answer.
+    # Admission comes before storage: the name of the very Job that exhausts the quota gets the same
+    # response.
     return [
         harness.outcome(lambda name=name: harness.api.post(harness.api.jobs_path(), job(name)))
         for name in ("b", "a")
@@ -233,7 +233,7 @@ def paging(harness: Harness) -> Seen:
     path = harness.path("configmaps")
     for index in range(5):
         harness.api.post(path, _config(f"m-{index}", {"page": "me"}))
-    if harness.fake is None:  # every namespace of a real cluster has one of its own
+    if harness.fake is None:  # every namespace of a real cluster has its own
         until(lambda: len(harness.get(path)["items"]) == 6)
     else:
         harness.api.post(path, _config("kube-root-ca.crt"))
@@ -242,7 +242,7 @@ def paging(harness: Harness) -> Seen:
         token: str | None = None
         versions = set()
         while True:
-            size = (2, 1, 3)[len(into)]  # a page may be of another size than the one before
+            size = (2, 1, 3)[len(into)]  # a page may have another size than the previous one
             page = harness.get(path, limit=size, **query, **({"continue": token} if token else {}))
             meta = page["metadata"]
             versions.add(meta["resourceVersion"])
@@ -251,7 +251,7 @@ def paging(harness: Harness) -> Seen:
             )
             if not (token := meta.get("continue")):
                 break
-            # The moment of the list is over.
+            # The version of the list is too old.
             harness.api.patch(f"{path}/m-4", _labelled(f"x{len(into)}"))
         into.append(len(versions))
     bad = harness.outcome(lambda: harness.api.get(path, limit=2, **{"continue": "nonsense"}))[:3]
@@ -493,7 +493,7 @@ def logs_that_are_not_there(harness: Harness) -> Seen:
     harness.api.post(harness.api.jobs_path(), waiting)
     name = harness.pod("a")["metadata"]["name"]
     return [
-        # No node yet: empty, and no error.
+        # No node yet: empty, but no error.
         harness.api.read(harness.api.pods_path(name, "log"), container="crawler"),
         harness.outcome(
             lambda: harness.api.read(harness.api.pods_path(name, "log"), container="other")
@@ -624,7 +624,7 @@ def test_both_forget_alike(fake: Harness, kube_binaries: None) -> None:
         harness = Harness(api, cluster=cluster)
         busy = threading.Event()
 
-        def write() -> None:  # compaction forgets what was before the last but one time it polled
+        def write() -> None:  # compaction forgets everything before the last poll but one
             number = 0
             while not busy.wait(0.1):
                 number += 1

@@ -25,11 +25,11 @@ from tests.kubernetes.kube_testbed import QUICK, KubeTestbed, open_kube_testbed
 
 pytestmark = [pytest.mark.kueue, pytest.mark.asyncio(loop_scope="session")]
 
-#: Room for one crawl that names no processors; memory for all.
+#: Capacity for one crawl without a processor request, and memory for all.
 ONE = {"cpu": "50m", "memory": "100Gi"}
 FULL = "insufficient unused quota for cpu in flavor any, 50m more needed"
 URGENT, PATIENT = 1, 5
-#: A crawler without whose node Kueue waits in vain for its pod.
+#: A crawler with a node for whose pod Kueue would otherwise wait in vain.
 ABSURD = Resources(cpu="4000")
 
 

@@ -39,7 +39,7 @@ WRITE = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch", "delete"]},
 ]
-#: Does not leave until it is made to (``leave``), so that there are polls in between.
+#: Does not exit until it is made to (``leave``), so that there are polls in between.
 DEAF = scripted(stop_after="3600s")
 
 

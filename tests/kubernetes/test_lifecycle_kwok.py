@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 QUICKLY = scripted(run_for="1s", message=FINISHED)
 #: What ``real/test_ends_on_real_kubelet.py`` proves with a container.
 ON_A_REAL_NODE = pytest.mark.slow
-#: Runs until it is stopped, and says then what our runner would say.
+#: Runs until it is stopped, and then reports what our runner would report.
 ENDLESS = scripted(stop_code="11", message=SHUTDOWN)
 
 

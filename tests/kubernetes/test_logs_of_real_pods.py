@@ -28,8 +28,8 @@ from tests.kubernetes.cluster.images import PYTHON
 from tests.kubernetes.cluster.processes import until
 from tests.support.run_refs import run_ref
 
-#: Lines of all kinds: a carriage return, none, empty ones, bytes that are no text, one longer than
-#: a node keeps in one.
+#: Lines of all kinds: with a carriage return, without an end, empty, with bytes that are no text,
+#: and longer than a node keeps in one piece.
 PRINTS = """
 import os, signal, sys, time
 def line(data): os.write(1, data)
@@ -141,15 +141,15 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     ended = pods.until(stopping, lambda seen: seen.phase is Phase.ENDED)
     assert ended.end is not None
     assert ended.end.exit_code == 11
-    # The node removes the container at once. What it says in place of the log is none.
+    # The node removes the container at once. Its message in place of the log is no log.
     after = list(pods.cluster.details(run_ref(7), [stopping]))
     assert all((details.log_tail or "").endswith("last words\n") for details in after)
     part = PodLogs(pods.api).read(run_ref(7), stopping, None, 1000)
     assert part is not None
     assert part.ended
     assert part.data.endswith(b"last words\n") or not part.data
-    # Its phase follows the end of its container a moment later, and only then it is looked for
-    # among what is kept.
+    # Its phase follows the end of its container a moment later, and only then is it searched for
+    # among the held pods.
     finalizers = Finalizers(pods.api)
     until(finalizers.kept, "the end is kept", 150)
     [kept] = finalizers.kept()

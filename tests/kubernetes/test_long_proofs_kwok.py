@@ -35,7 +35,7 @@ from tests.support.temporal import temporal_server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
-#: What the operator of a node says when its machine is off: its pods will not be heard of again.
+#: What the operator of a node reports when its machine is off: its pods will never be seen again.
 OUT_OF_SERVICE = {
     "key": "node.kubernetes.io/out-of-service",
     "value": "nodeshutdown",
@@ -197,7 +197,7 @@ class Harness:
         await self.goes_on.stop()
         assert await self.goes_on.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert (self.goes_on.task.exit_code, self.goes_on.kinds) == (11, [])
-        # Where somebody watches, nothing but a wake-up finds its end in time.
+        # With an observer, only a wake-up finds its end in time.
         more = {"poll_minutes": [10]} if self.kube.observer is not None else {}
         new = await self.start(crawler="quick", **more)
         assert await new.ended() == ("COMPLETED", "finished", {"SUCCEEDED": 1})

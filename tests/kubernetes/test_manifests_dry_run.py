@@ -133,7 +133,7 @@ def test_the_server_takes_every_job_and_its_pod_under_pod_security_restricted(
     # Field validation is strict: an unknown field is an error.
     job = api.post(api.jobs_path(), made, dry_run=True)
     api.post(api.pods_path(), _pod(made), dry_run=True)
-    # Beside a status, what the server adds: see MANIFEST_MAX.
+    # Except for a status, these are the server's additions: see MANIFEST_MAX.
     assert len(job) - _listed(made) < 14 * 1024
 
 
@@ -357,7 +357,7 @@ def test_the_rights_that_it_needs_are_these_and_no_more(place: Place) -> None:
     }
     place.cluster.admin.post(f"{rbac}/rolebindings", binding)
 
-    def answered() -> Any:  # the authorizer hears of a binding a moment later
+    def answered() -> Any:  # the authorizer learns of a binding a moment later
         try:
             return place.deploy(3, by=by)
         except RequestRefused:

@@ -95,7 +95,7 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
         night.deploy(task.place)
     with pytest.raises(ClusterUnavailable):
         night.cluster.place([task.place or ""])
-    night.task()  # of another database that counts its runs from 1, too: the same name
+    night.task()  # from another database that also counts its runs from 1: the same name
     with pytest.raises(ClusterUnavailable, match="may still execute there"):
         night.see(task)
     assert day.see(task).phase is Phase.EXECUTING

@@ -26,7 +26,7 @@ class KwokHarness(KubernetesHarness):
         self._node = {"kubernetes.io/hostname": cluster.kwok.nodes[0]}
 
     def start(self, seconds: float = 60, index: int = 0) -> None:
-        life = {"crawl.test/run-for": f"{max(20, int(seconds * 1000))}ms"}  # kwok reads 0 as never
+        life = {"crawl.test/run-for": f"{max(20, int(seconds * 1000))}ms"}  # kwok treats 0 as never
         self.post(index, life, container=ONE_SLOT, pod={"nodeSelector": self._node})
 
     def close(self) -> None:

@@ -41,8 +41,8 @@ async def kube(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[KubeTestbed]:
-    # A taint may end a pod before kwok tells of an exit code. Such an end is on record, but kept
-    # for an hour.
+    # A taint may end a pod before kwok reports an exit code. Such an end is recorded, but held for
+    # an hour.
     monkeypatch.setattr(finalizer_release, "UNPROVED_FOR", timedelta(seconds=10))
     rules: dict[str, Any] = {"retries": Retries(backoff_s=0), "audit": AT_ONCE}
     async with open_kube_testbed(

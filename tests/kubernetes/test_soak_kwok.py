@@ -23,7 +23,7 @@ SEED, RUNS = int(os.environ.get("SOAK_SEED", "3")), int(os.environ.get("SOAK_RUN
 SECONDS = float(os.environ.get("SOAK_SECONDS", "40"))
 
 
-#: What disturbs nobody: of every end there is one reading, on any machine.
+#: What disturbs nothing: every end has only one explanation, on any machine.
 CALM = ("poll_now", "add_tasks", "audit")
 
 

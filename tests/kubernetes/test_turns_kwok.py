@@ -75,6 +75,6 @@ async def test_one_task_does_not_wait_for_the_burst_of_another_run(kube: KubeTes
         await kube.testbed.until(one_more)
         if running := pods(kube, "Running", 1):
             kube.end_pod(running[0]["metadata"]["name"], 0, FINISHED)
-    # Which of the waiting pods is next is the choice of the scheduler, whose back-off can prefer new
-    # pods while others end quickly.
+    # The scheduler chooses which of the waiting pods is next, and its back-off can prefer new pods
+    # while others end quickly.
     print(f"\nthe single one began as number {len(begun)} of 49; {before} pods had been before it")

@@ -60,7 +60,7 @@ def test_a_page_ends_at_its_bytes_and_at_its_time() -> None:
         [[item.position, params_of(item.job)] for item in page.items if item.job is not None]
     )
     assert PAGE_BYTES - 11_000 < len(sent) < PAGE_BYTES + 11_000
-    for loop_mode, most in ((60, 3), (0, 100)):  # its only cycle has to do
+    for loop_mode, most in ((60, 3), (0, 100)):  # its only cycle must be enough
         clock = count(0.0, PAGE_S / 4)
         many = generator(pages(*range(100)), loop_mode=loop_mode)
         assert len(_driver(many, clock=lambda clock=clock: next(clock)).page(0).items) == most

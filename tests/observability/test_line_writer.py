@@ -13,7 +13,7 @@ import threading
 
 from crawler_lifecycle.observability.line_writer import LineWriter
 
-#: Far more than a pipe and the queue hold together.
+#: Far more than a pipe and the queue can hold.
 LINES = 4000
 
 CHILD = """

@@ -75,7 +75,7 @@ def test_a_service_says_which_variable_nobody_reads(
     fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would silently use the default database."""
-    monkeypatch.setattr(sys, "stderr", fresh)  # pytest takes it back between fixture and test
+    monkeypatch.setattr(sys, "stderr", fresh)  # pytest removes it between fixture and test
     monkeypatch.setenv("LIFECYCLE_DATABSE__URL", f"mysql+pymysql://u:{CANARY}@db/runs")
     logs.configure("tests", Settings())
     (line,) = [json.loads(line) for line in written(fresh).splitlines()]
@@ -225,7 +225,7 @@ def test_the_last_words_of_a_process_have_the_same_form(lines: Lines, fresh: io.
 def test_level_and_format_follow_the_settings(
     fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", fresh)  # pytest put its own back after the fixture
+    monkeypatch.setattr(sys, "stderr", fresh)  # pytest added its own after the fixture
     logs.configure("tests", Settings(log=LogSettings(level="WARNING", format="pretty")))
     log.info("quiet")
     log.warning("loud\n\x1b[2J", extra={"run_id": 7})

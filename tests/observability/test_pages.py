@@ -112,7 +112,7 @@ def _understands(line: str) -> None:
         raise
 
 
-#: Options that every command of the Temporal CLI takes; its help names them in one place only.
+#: Options of every command of the Temporal CLI, which its help names in only one place.
 GLOBAL = ("--namespace", "--address", "--output", "--tls", "--api-key", "--profile")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "crawler_lifecycle"
 MODULES = sorted(ROOT.rglob("*.py"))
 
-#: Calls that turn data into code, wherever they stand.
+#: Calls that turn data into code, anywhere.
 FORBIDDEN = {
     *(
         "eval",
@@ -28,7 +28,7 @@ FORBIDDEN = {
 }
 
 
-#: Where one of them may stand; nothing else is parsed.
+#: Where one of them is allowed; nothing else is parsed.
 SUSPECT = re.compile(
     rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(FORBIDDEN)))})\s*\(|\bshell\s*="
 )

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 
 HEADER = "canary-of-a-caller-9"
 SECRET = [*VALUES, HEADER]
-#: Activities that are told the run and no attempt.
+#: Activities that get the run and no attempt.
 COUNTING = ("get_active_running_tasks", "count_alive_tasks")
 QUICK = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
 
@@ -118,7 +118,7 @@ async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Har
             await harness.begin_by_http()
             harness.results["by http"] = await harness.handles["by http"].result()
             harness.metrics = watched.scrape()
-            # Lines are written by a thread of their own, a moment after they were told.
+            # A separate thread writes lines, a moment after they were logged.
             ended = {handle.id for handle in harness.handles.values()}
             until(
                 lambda: (
@@ -145,7 +145,7 @@ async def test_the_runs_were_real(harness: Harness) -> None:
 async def test_every_line_is_json_and_names_its_subject(harness: Harness) -> None:
     lines = harness.watched.lines("worker")
     assert {line["service"] for line in lines} == {"worker"}
-    # The SDK says this before it asks our interceptor.
+    # The SDK logs this before it calls our interceptor.
     of_activities = [
         line for line in lines if "activity" in line and line["event"] != "Starting activity"
     ]
@@ -177,8 +177,8 @@ async def test_lines_of_workflows_are_written_once_and_know_their_run(harness: H
         line for line in lines if line["workflow_id"] == "watched/long" and line["level"] == "info"
     ]
     events = [line["event"] for line in of_long]
-    # Temporal refuses the end of a workflow to which a signal is on its way. The worker then
-    # executes this last step again, with its line.
+    # Temporal refuses the end of a workflow while a signal is on its way. The worker then executes
+    # this last step again, with its line.
     assert events[:3] == ["workflow begins", "signal force_stop", "workflow ends"]
     assert set(events[3:]) <= {"workflow ends"}, events
     assert {line.get("run_id") for line in of_long[1:]} == {3}
@@ -264,8 +264,8 @@ async def test_the_page_about_metrics_names_what_there_is(harness: Harness) -> N
         if line.startswith("# TYPE lifecycle_")
     }
     assert shown <= declared
-    # Nothing was corrected or due, and no audit found anything in these runs; the rest must have
-    # been scraped.
+    # Nothing was corrected or due, and no audit found anything in these runs; the other metrics
+    # must have been scraped.
     absent = {"lifecycle_corrections_total", "lifecycle_audit_findings_total"}
     absent |= {"lifecycle_schedule_firings_total", "lifecycle_schedule_lateness_seconds"}
     absent |= {"lifecycle_webhook_deliveries_total", "lifecycle_webhook_lag_seconds"}

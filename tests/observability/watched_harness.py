@@ -25,7 +25,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 
 PASSWORD = "canary-scheduler-password-8"
-#: Where each secret enters. Every value is a canary: it must come out nowhere.
+#: Where each secret enters. Every value is a canary, which must not appear anywhere.
 CANARIES = {
     "LIFECYCLE_GATEWAY__TOKEN": "canary-gateway-token-1",
     "LIFECYCLE_GATEWAY__TASK_KEY": "canary/task+key=2/of/at+least/32/bytes",
@@ -156,7 +156,7 @@ class Watched:
             "LIFECYCLE_GATEWAY__URL": f"http://127.0.0.1:{self.ports['gateway']}",
             "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
             "LIFECYCLE_GATEWAY__AUTH_DISABLED": "true",
-            # One comes every quarter of an hour of the clock, and is about no run.
+            # One runs every quarter of an hour by the clock, and concerns no run.
             "LIFECYCLE_AUDIT__INTERVAL_S": "0",
             "LIFECYCLE_LOG__LEVEL": "DEBUG",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.url,

@@ -12,7 +12,7 @@ import yaml
 from tools import promtool
 
 ALARMS = Path(__file__).parents[2] / "deploy/helm/files/alarms.yaml"
-#: Series by name -> values, one a minute, and the minute at which somebody polls.
+#: Series by name -> values, one a minute, and the minute of the check.
 Play = tuple[dict[str, str], int]
 _POLLS = 'lifecycle_polls_total{result="%s"}'
 _LAG = 'lifecycle_truth_lag_seconds_bucket{le="%s"}'
@@ -34,10 +34,10 @@ def _pool(wait: str, in_use: str, most: str, reserved: str) -> dict[str, str]:
     return {_POOL % name: value for name, value in values.items()}
 
 
-#: Alarm -> when it fires, and when it is silent.
+#: Alert -> when it fires, and when it is silent.
 PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
     "CrawlStatusesWereUntrue": (
-        # The first of its kind, in a worker that nobody had a figure of; one more of a known kind.
+        # The first of its kind, in a worker without an earlier value; and one more of a known kind.
         [
             ({'lifecycle_corrections_total{kind="killed",pod="a"}': "_x20 1x60"}, 30),
             ({'lifecycle_corrections_total{kind="late",pod="a"}': "3x20 4x60"}, 30),

@@ -49,7 +49,7 @@ ROOT = DEPLOY.parent
 BASE = list(resources(DEPLOY / "base"))
 MIGRATION = list(resources(DEPLOY / "migration"))
 WORKLOADS = [one for one in [*BASE, *MIGRATION] if pod_of(one) is not None]
-#: With what overlays bring along; what they patch is compared on a real API server
+#: With everything that overlays add; their patches are compared on a real API server
 #: (tests/kubernetes).
 EVERYTHING = [one for folder in kustomizations() for one in resources(folder)]
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
@@ -78,7 +78,7 @@ def test_every_file_belongs_to_a_kustomization_or_is_a_template() -> None:
     used = {DEPLOY / "README.md", DEPLOY / "check.sh", DEPLOY / "images.txt"}
     for name in ("secrets", "database"):
         used |= set((DEPLOY / name).iterdir())
-    # A test of its own renders it.
+    # Another test renders it.
     used |= {file for file in (DEPLOY / "helm").rglob("*") if file.is_file()}
     for folder in kustomizations():
         used.add(folder / "kustomization.yaml")
@@ -104,7 +104,7 @@ def test_every_object_is_named_once_and_has_its_namespace() -> None:
         assert [key for key, count in keys.items() if count > 1] == [], folder
         for one in found:
             cluster_wide = one["kind"] in ("Namespace", "PersistentVolume", "PriorityClass")
-            # What tells clusters apart is there and only there.
+            # What identifies the cluster is there, and nowhere else.
             ours = (SYSTEM,) if one["metadata"]["name"] == CLUSTER_ID else (SERVICES, CRAWLS)
             assert one["metadata"].get("namespace") in ((None,) if cluster_wide else ours), name_of(
                 one

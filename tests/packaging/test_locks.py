@@ -26,7 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ALL, IMAGE = ROOT / "locks" / "all.lock", ROOT / "locks" / "image.lock"
 RUN = ROOT / "locks" / "run.lock"
 
-#: Lock -> (extras, groups) that ``make lock`` compiles into it.
+#: Lock -> the (extras, groups) that ``make lock`` compiles into it.
 CONTENTS = {
     ALL: (("dev", "pusher", "otel", "parquet", "mcp"), ("test", "lint", "build", "docs")),
     IMAGE: (("pusher", "otel"), ()),
@@ -145,7 +145,7 @@ def test_run_and_dev_need_no_tools_of_tests() -> None:
     assert rules["run"] == rules["dev"] == "$(RUNS)"
     assert "locks/run.lock" in rules["$(RUNS)"].split()
     assert rules["env"] == "$(TESTED)"
-    # All of it in one go: it needs what `make run` needs, and whoever has it has that.
+    # All blocks in one go, because whoever has what `make run` needs has everything.
     assert {"locks/all.lock", *rules["$(RUNS)"].split()} <= set(rules["$(TESTED)"].split())
 
 

@@ -118,7 +118,7 @@ def installed(wheel: Path, venv: Path) -> Path:
         wheel,
     ]
     subprocess.run(install, check=True, capture_output=True)
-    # A path from a .pth file is no site folder: its own .pth files, the checkout's among them, are
+    # A path from a .pth file is no site folder: its own .pth files, including the checkout's, are
     # not read.
     (own / "libraries.pth").write_text("\n".join(site.getsitepackages()))
     return venv / "bin"

@@ -18,7 +18,7 @@ from tools.__main__ import TASKS, main
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):(?!=)", (ROOT / "Makefile").read_text(), re.M))
-#: What may be in front of a command, and the arguments of make that are no targets.
+#: What may precede a command, and the arguments of make that are no targets.
 BEFORE = r"(?:^ *|&& |; |\$ |stage \S+ |nice -n 19 )"
 NO_TARGETS = r"""-\S+|[A-Z_]+=(?:"[^"]*"|\$\([^)]*\)|\S+)"""
 CALL = re.compile(rf"{BEFORE}make((?: (?:{NO_TARGETS}|[a-z][a-z0-9-]*(?![\w=./])))+)", re.M)

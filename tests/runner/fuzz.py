@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.runner import random_feeds, random_projects
 from tests.runner.surfaces import Surfaces
 
-#: Of so many cases two are asked over HTTP, which takes twice as long.
+#: Of this number of cases, two use HTTP, which takes twice as long.
 EACH_BY_HTTP = 100
 
 

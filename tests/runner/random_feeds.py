@@ -21,7 +21,7 @@ from crawler_lifecycle.runner.item_reader import SkippedData, read_items
 from tests.runner.surfaces import Surfaces
 
 FORMATS = ("jsonl", "json", "csv", "xml")
-#: Suffixes of each format, also wrong ones: JSON is known by its first characters.
+#: Suffixes of each format, also wrong ones: JSON is recognized by its first characters.
 SUFFIXES = {
     "jsonl": ("jsonl", "jl", "jsonlines", "ndjson", "geojsonl", "ndgeojson", "json", "csv"),
     "json": ("json", "jsonl", "ndjson"),
@@ -107,7 +107,7 @@ def written(seed: int) -> Written:
             ends = [len(packed) + 1] * len(ends)
         data = packed
     elif cut:
-        data = data[: rng.randrange(4, len(data)) // 2 * 2]  # of UTF-16, no half character is left
+        data = data[: rng.randrange(4, len(data)) // 2 * 2]  # of UTF-16, without half a character
     return Written(name, data, items, ends, cut, gzipped, declared)
 
 

@@ -37,7 +37,7 @@ sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
 import crawl_runner_boot
 import crawl_runner_feeds
 
-#: The places for settings, the weakest first.
+#: The places for settings, the one with the lowest priority first.
 PLACES = ("addon", "settings.py", "custom_settings", "-s", "-o")
 _MODULE = "a_random_project"
 _GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
@@ -114,7 +114,7 @@ def project(seed: int) -> Project:
         if rng.random() < 0.3:
             made.places[one] = {"FEEDS": {f"of-{one}": {"format": "csv"}}}
     if kind == "csv" and rng.random() < 0.15:
-        # An exporter of the project, under a name of its own.
+        # An exporter of the project, with its own name.
         made.places[place] = {
             "FEED_EXPORTERS": {"semicolons": f"{__name__}.Semicolons"},
             "FEEDS": {_key(rng, name, place): {**options, "format": "semicolons"}},

@@ -16,7 +16,7 @@ from typing import Any
 import crawler_lifecycle.runner
 
 RUNNER = Path(crawler_lifecycle.runner.__file__).parent
-#: The runner, whose clock for deadlines and graces stands still until a file appears.
+#: The runner, whose clock for deadlines and grace periods stands still until a file appears.
 PATIENT = f"""
 import os, sys
 sys.path.insert(0, {str(RUNNER.parents[1])!r})
@@ -25,8 +25,8 @@ gate, keep = sys.argv.pop(1), main.Runner._keep_deadline
 main.Runner._keep_deadline = lambda self, child: keep(self, child) if os.path.exists(gate) else None
 main.main(sys.argv[1:])
 """
-#: The runner with short pauses: before each question whether a stop is forced, between two looks
-#: for signs of life, and before an upload is tried again. Parts of an upload are small.
+#: The runner with short pauses: before it asks whether a stop is forced, between two searches for
+#: signs of life, and before an upload is tried again. Parts of an upload are small.
 EAGER_PART_BYTES = 512 * 1024
 EAGER = f"""
 import sys
@@ -37,7 +37,7 @@ signs.SECONDS = main.FEED_SECONDS = 0.1
 bundle.PART_BYTES = {EAGER_PART_BYTES}
 main.main(sys.argv[1:])
 """
-#: The signals that the runner takes when it is ready for them, as a mask.
+#: The signals that the runner handles when it is ready, as a mask.
 _BLOCKED = sum(1 << (number - 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 

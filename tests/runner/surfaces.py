@@ -39,7 +39,7 @@ from tests.gateway.gateway_harness import Clock, Harness
 from tests.support.databases import make_tables
 
 PARENT = "graph/nightly"
-#: As many items as a page of the API has.
+#: As many items as a page of the API.
 PAGE = 1_000
 
 
@@ -188,7 +188,7 @@ class Surfaces(FileQuestions):
         wanted = [
             {name: as_text(value) for name, value in fields_of(item).items()} for item in items
         ]
-        # A text that a spreadsheet would execute has an apostrophe before it.
+        # A text that a spreadsheet would execute is preceded by an apostrophe.
         found = [
             {name: text.removeprefix("'") for name, text in zip(names, row, strict=True) if text}
             for row in rows

@@ -61,7 +61,7 @@ def test_a_long_list_in_one_line_is_counted_in_little_memory(tmp_path: Path) -> 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # An item of 16 MiB ends it, as for readers.
+    # An item of 16 MiB ends the feed, as for readers.
     assert (found.items, found.fields()) == (100_000, {"a": 1.0})
     assert peak < 40 * 2**20
 
@@ -135,7 +135,7 @@ def test_hostile_folders_have_an_end(tmp_path: Path) -> None:
     found.read_on()
     found.finish()
     assert time.monotonic() - began < 300
-    assert found.items == 2  # what has no end in the CSV file is its head
+    assert found.items == 2  # in the CSV file, the header has no end
     assert len(found.fields()) == counting.FIELDS_MAX
 
 

@@ -67,7 +67,7 @@ def test_a_folder_comes_back_as_it_was_and_has_one_digest(
         try:
             packed = zipped(first)
         except BadPackage:
-            return  # all names are those of caches
+            return  # all names are names of caches
         if tree(first) == tree(second):
             assert zipped(second) == packed, "the order in a folder does not matter"
         opened = Package(io.BytesIO(packed))

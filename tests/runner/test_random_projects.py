@@ -18,7 +18,7 @@ from tests.runner.surfaces import Surfaces
 from tests.runner.test_scrapy_projects import project as write
 
 FEEDS, PROJECTS, BY_HTTP = 16, 16, 2
-#: Projects that Scrapy crawls in a process of its own.
+#: Projects that Scrapy crawls in a separate process.
 LAUNCHED = (0, 1, 6, 13, 16, 26, 28, 69, 90, 94, 550)
 ITEM = {"name": "tea", "text": "", "price": "0.5", "tags": ["a"]}
 JSON_LINES = {"format": "jsonlines"}

@@ -27,7 +27,7 @@ from tests.runner.runner_fixture import RUNNER, RunnerFixture, wait_until
 from tests.support.examples import examples
 
 READY = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\n"
-#: In short pieces: a signal that comes just before a sleep is slept over.
+#: In short steps, because a signal just before a sleep waits for its end.
 WAITS = "while True: time.sleep(0.1)\n"
 STATS = """
 import json, os
@@ -149,7 +149,7 @@ def test_stats_are_passed_on_while_it_runs(fixture: RunnerFixture) -> None:
     assert fixture.stats()["pages"] == 3
     first = fixture.stats()["updated_at"]
     time.sleep(1.2)
-    assert fixture.stats()["updated_at"] == first  # it did not count again, so nothing is newer
+    assert fixture.stats()["updated_at"] == first  # it has not counted again, so nothing is newer
     process.kill()
 
 
@@ -199,7 +199,7 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(fixture: Runner
     (fixture.files / "go").touch()
     assert fixture.finish(process) == 0
     told = (fixture.summary(), fixture.stats(), fixture.progress()[-1])
-    # A last line without an end is an item.
+    # A last line without an end counts as an item.
     assert [(one["items"], one["bytes"]) for one in told] == [(4, 11)] * 3
 
 
@@ -275,7 +275,7 @@ def test_without_a_state_folder_it_starts_from_the_beginning(fixture: RunnerFixt
 @pytest.mark.parametrize(
     ("own", "environment", "told"),
     [
-        ({"items": 7}, {}, (7, 9, None)),  # its own counters win, each for itself
+        ({"items": 7}, {}, (7, 9, None)),  # its own counters take precedence, each separately
         ({"pages": 2, "bytes": 5}, {}, (3, 5, 2)),
         ({"items": 0, "bytes": 0}, {}, (0, 0, None)),
         ({"pages": 2}, {"CRAWL_ITEMS": "off"}, (None, None, 2)),

@@ -22,7 +22,7 @@ from tests.support.faulty_http import Answer, FaultyServer, serving
 pytestmark = pytest.mark.processes
 
 TOKEN = "task.7.mac"
-#: Deaf to the stop, and long done with it before its grace is over.
+#: Ignores the stop, and ends long before its grace period is over.
 DEAF = """
 import os, pathlib, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -39,7 +39,7 @@ class StubGateway(FaultyServer):
         self.force = False
 
     def handle(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
-        if method == "POST":  # for a ticket: storage is away
+        if method == "POST":  # for a ticket: the storage is down
             return Answer(503, b"{}")
         assert (method, target) == ("GET", "/v1/runs/7/stop")
         assert headers["authorization"] == f"Bearer {TOKEN}"
@@ -147,7 +147,7 @@ def test_whatever_goes_wrong_is_asked_again(
     stub.force = True
     asking = ForcedStop(f"{stub.url}/v1/runs/7/stop", TOKEN)
     wait_until(lambda: stub.requests > 1)
-    # The one that is answered has all the time that it needs.
+    # The one that gets a response has as much time as it needs.
     monkeypatch.setattr(forced, "_SILENCE_S", 60.0)
     wait_until(lambda: asking.at is not None)
     assert stub.requests == 3

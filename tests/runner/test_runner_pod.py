@@ -21,7 +21,7 @@ from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.memory import cgroup_limit
 from tests.runner.runner_fixture import RUNNER, RunnerFixture, wait_until
 
-#: A process namespace of its own, as every container has one.
+#: Its own process namespace, like every container.
 AS_PROCESS_1 = (
     "unshare",
     "--user",
@@ -116,14 +116,14 @@ def test_a_stop_before_anything_was_imported_is_not_lost(
     blocked = 0
     deadline = time.monotonic() + 150
     while not blocked & (1 << (signal.SIGCHLD - 1)):
-        # From the moment on at which it waits for us, which is before its own modules are there.
-        # (Unshare itself blocks SIGTERM for a moment, but not SIGCHLD.)
+        # From the moment when it waits for us, which is before its own modules are loaded. (Unshare
+        # itself blocks SIGTERM for a moment, but not SIGCHLD.)
         assert time.monotonic() < deadline, "not within 150 s"
         status = Path(f"/proc/{inner}/status").read_text()
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
     os.kill(inner, signal.SIGTERM)
     code = fixture.finish(process)
-    # Should we have come late, it was passed on to a crawler that may not have had its handler yet.
+    # If we were late, it was passed on to a crawler that may not have had its handler yet.
     assert code == 11 or (code, fixture.summary()["signal"]) == (13, signal.SIGTERM)
     assert not (fixture.files / "ready").exists() or (fixture.files / "stops").exists()
 
@@ -248,16 +248,16 @@ MIB = 2**20
 @pytest.mark.parametrize(
     ("own", "files", "limit"),
     [
-        # Version 2 with a namespace of its own, and without limits.
+        # Version 2 with its own namespace, and without limits.
         ("0::/\n", {"memory_max": str(64 * MIB)}, 64 * MIB),
         ("0::/\n", {"memory_max": "max"}, None),
-        # Below other groups the smallest limit counts.
+        # Below other groups, the smallest limit counts.
         (
             "0::/pods/a\n",
             {"memory_max": "max", "pods__memory_max": str(32 * MIB), "pods__a__memory_max": "max"},
             32 * MIB,
         ),
-        # Version 1; its own path is the host's, and here the mount is the group.
+        # Version 1; its own path is the host's, and the mount is the group here.
         (
             "7:memory:/kubepods/pod1/c1\n0::/x\n",
             {"memory__memory_limit": str(128 * MIB)},
@@ -276,7 +276,7 @@ MIB = 2**20
             {"memory__a__memory_limit": str(16 * MIB), "memory__memory_limit": str(2**63)},
             16 * MIB,
         ),
-        # Nothing that can be read.
+        # Nothing readable.
         ("", {}, None),
         ("nonsense\n0::/../../..\n", {"memory_max": "many"}, None),
     ],

@@ -23,7 +23,7 @@ from tests.runner.runner_fixture import RUNNER, RunnerFixture, wait_until
 from tests.support.certificates import certificate
 
 SCRIPT = str(RUNNER / "inject" / "crawl_runner_proxy.py")
-#: A crawler that knows nothing of leases.
+#: A crawler without support for leases.
 FETCH = """
 import os, sys, urllib.request
 print(os.getpid(), urllib.request.urlopen(sys.argv[1]).status, flush=True)
@@ -195,7 +195,7 @@ def test_it_becomes_the_crawler(site: JournalSite) -> None:
     gateway = LeaseGateway(connections=1)
     env = {**os.environ, **gateway.environment(), "NO_PROXY": "127.0.0.1", "no_proxy": "*"}
     crawler = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    # The proxy has the same output, so this returns when it has ended, too.
+    # The proxy has the same output, so this returns only when it has ended, too.
     output = crawler.communicate(timeout=20)[0]
     assert output.split() == [str(crawler.pid), "200"]
     assert crawler.returncode == 7

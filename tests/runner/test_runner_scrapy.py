@@ -21,7 +21,7 @@ from tests.runner.scrapy_project import ScrapyFixture
 
 pytestmark = pytest.mark.processes
 
-#: More pages than the slow spider can ask for while a test lasts.
+#: More pages than the slow spider can request during a test.
 ENDLESS = "2000"
 
 
@@ -44,7 +44,7 @@ def test_a_spider_that_finishes(scrapy_fixture: ScrapyFixture) -> None:
 
 def test_one_stop_then_resumption_then_an_unclean_end(scrapy_fixture: ScrapyFixture) -> None:
     fixture = scrapy_fixture
-    # Stopped: everybody shouts, Scrapy hears it once.
+    # Stopped: several signals are sent, and Scrapy receives one.
     process = fixture.start_spider("slow", {"n": ENDLESS})
     wait_until(lambda: len(fixture.paths) >= 2)
     for _ in range(4):
@@ -56,11 +56,11 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_fixture: ScrapyFixt
     assert (first["finish_reason"], first["resumable"], first["exit_code"]) == ("shutdown", True, 0)
     assert fixture.signals() == 1
     assert 0 < first["pages"] < int(ENDLESS)
-    # Resumed: the rest and nothing else.
+    # Resumed: only the remaining pages.
     process = fixture.start_spider("slow", {"n": ENDLESS}, CRAWL_RESUME="1", CRAWL_ATTEMPT="2")
     wait_until(lambda: len(fixture.paths) >= first["pages"] + 2)
     assert (fixture.stats()["resumed"], fixture.stats()["resume_note"]) == (True, WENT_ON)
-    # Killed in the middle of it: the state is no longer to be trusted.
+    # Killed in the middle: the state can no longer be trusted.
     os.killpg(process.pid, signal.SIGKILL)
     fixture.finish(process)
     assert f"[runner] {WENT_ON}." in fixture.output.decode()
@@ -128,7 +128,7 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_fixture: ScrapyFixture) -> No
     fixture.next_attempt()
     process = fixture.start_spider("slow", {"n": "30"}, CRAWL_RESUME="1")
     wait_until(lambda: fixture.listens(process))
-    # Stopped again before it began, or hardly had: nothing is lost by that.
+    # Stopped again before or just after its start: this loses nothing.
     assert stop(process) == 11
     assert fixture.summary()["resumable"] is True
     quick = json.dumps({"DOWNLOAD_DELAY": 0})
@@ -304,10 +304,10 @@ def test_a_project_without_a_feed_gets_one(scrapy_fixture: ScrapyFixture) -> Non
     assert scrapy_fixture.crawl("pages", {"n": "2"}, CRAWL_SETTINGS='{"FEEDS": {}}') == 0
     assert scrapy_fixture.crawl("mute", {"n": "1"}) == 0  # no item
     assert not feed.exists()
-    assert scrapy_fixture.crawl("own", {"n": "2"}) == 0  # it writes that file by itself
+    assert scrapy_fixture.crawl("own", {"n": "2"}) == 0  # it writes that file itself
     assert feed.read_text() == "{}\n{}\n"
     feed.unlink()
-    for lines in (2, 4):  # what is there already stays
+    for lines in (2, 4):  # existing files stay
         assert (
             scrapy_fixture.crawl(
                 "pages", {"n": "2"}, CRAWL_SETTINGS='{"FEED_EXPORT_BATCH_ITEM_COUNT": "1"}'

@@ -15,7 +15,7 @@ from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.signs import Signs
 from tests.runner.runner_fixture import RunnerFixture, wait_until
 
-#: What a crawler does again and again once it is told to begin, and whether that is a sign of life.
+#: What a crawler does repeatedly once it is told to begin, and whether this is a sign of life.
 DOES = {
     "prints": ("print('page after page', flush=True)", True),
     "writes a file": ("open(sys.argv[1], 'a').write('a line of data')", True),
@@ -86,7 +86,7 @@ def test_when_a_crawler_last_wrote_is_in_its_stats_and_counts_for_no_counter(
     wait_until(fixture.stats_file.exists)
     first = fixture.stats()
     assert set(first) == {"wrote_at"}
-    wait_until(lambda: fixture.stats() != first)  # it goes on writing
+    wait_until(lambda: fixture.stats() != first)  # it continues to write
     process.kill()
 
 

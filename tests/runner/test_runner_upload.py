@@ -278,7 +278,7 @@ def test_a_gateway_that_says_nonsense_is_asked_until_time_is_up(
     grace = {"CRAWL_STOP_GRACE_S": "0.1", "CRAWL_END_GRACE_S": "0.1"}
     argv = ["command", "--", sys.executable, "-c", f"raise SystemExit({code})"]
     process = fixture.start(*argv, **way.environment(**grace))
-    wait_until(lambda: way.stub.requests >= 2)  # so the answer to the first was read
+    wait_until(lambda: way.stub.requests >= 2)  # so the response to the first was read
     process.send_signal(signal.SIGTERM)
     assert fixture.finish(process) == code
     _nothing_was_uploaded(
@@ -382,7 +382,7 @@ def test_an_upload_that_hangs_ends_with_the_grace_and_says_so(
 ) -> None:
     way.proxy.faults = [Fault("hang", "PutObject", times=99)]
     grace = {"CRAWL_STOP_GRACE_S": "1", "CRAWL_END_GRACE_S": "1.5"}
-    # However long the crawler itself takes over its end, which is another matter.
+    # However long the crawler itself takes to end, which is another matter.
     process = fixture.start_python(STUBBORN, patient_until="never", **way.environment(**grace))
     process.send_signal(signal.SIGTERM)
     assert fixture.finish(process) == 11
@@ -484,7 +484,7 @@ def test_leave_for_one_part_writes_nothing_else(way: Way, monkeypatch: pytest.Mo
     assert put(late.url, b"part", mine) in (400, 403)
     assert way.keys() == []
     assert put(ticket.url, b"part", mine) == 200
-    assert put(ticket.url, b"part", mine) == 200  # the same again is the same
+    assert put(ticket.url, b"part", mine) == 200  # the same upload again changes nothing
     assert way.keys() == ["part-00000"]
 
 

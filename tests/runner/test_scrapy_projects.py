@@ -263,7 +263,7 @@ class Texts(MemoryStatsCollector):
             raise LookupError(key)
         return f"{found:,}" if key == "item_scraped_count" and found else found
 """
-#: More items than a number without a comma has.
+#: More items than a number without a thousands separator.
 MANY = """
 import os
 import scrapy

@@ -377,7 +377,7 @@ def test_untrue_seconds_are_counted_by_the_fault_of_their_time() -> None:
     assert rows["kill of worker-1"]["longest"] == 4 * EVERY_S
 
 
-#: A status, what its process was before and after it was read, and the column in which that counts.
+#: A status, its process before and after it was read, and the column in which this counts.
 POLLED: dict[str, tuple[str, str, str, str]] = {
     "begun while it was read": ("PENDING", "none", "lives", ""),
     "begun before it was read": ("PENDING", "lives", "lives", WAITING),
@@ -531,8 +531,8 @@ def of_ours(state: str) -> dict[str, Any]:
     )
 
 
-#: So many seconds later, and with the nodes as this says, a container that executed is this; its
-#: Job says this, which is untrue in this way.
+#: After this number of seconds, with nodes in this state, a container that executed has this state,
+#: and its Job reports this, which is untrue in this way.
 JOBS: dict[str, tuple[float, str, str, dict[str, int], str]] = {
     "active while it executes": (1, "", "running", {"active": 1}, ""),
     "succeeded after its end": (1, "", "terminated", {"succeeded": 1}, ""),

@@ -36,7 +36,8 @@ GOOD = {"how": "finished"}
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Where functions write, which take no time meanwhile."""
     file = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
-    # Under the name that the plans' steps have: only what a module itself defines may be called.
+    # The name in the steps of the plans, because only functions that a module itself defines may be
+    # called.
     spec = importlib.util.spec_from_file_location(MODULE, graph_steps.__file__)
     assert spec is not None
     assert spec.loader is not None

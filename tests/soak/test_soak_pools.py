@@ -11,7 +11,7 @@ from tools.soak.pool_judge import Case, Crawl, Fault, Order, Pool, judge, late, 
 
 POOLS = {"capped": Pool(max=1), "heavy": Pool(weight=2), "light": Pool(), "kept": Pool(reserved=1)}
 SLOTS, SECONDS, TASKS = 5, 10.0, 20
-#: Run, pool, priority, tasks, slots of the pool, first begin: what executes in ten steps of ten
+#: Run, pool, priority, tasks, slots of the pool, first start: what executes in ten steps of ten
 #: seconds.
 PLAYED = [
     (1, "capped", 10, [0]),
@@ -31,8 +31,8 @@ def honest() -> Case:
         for run, _, tasks, slots in PLAYED
         for index in range(tasks)
     ]
-    # The urgent one takes a slot of the pool as soon as it is there; who would have had it comes
-    # when all others end.
+    # The urgent run takes a slot of the pool as soon as it exists; the run that would have had it
+    # starts when all others end.
     crawls = [
         replace(c, begin=101.0, end=110.0) if (c.run, c.index) == (2, 9) else c for c in crawls
     ]

@@ -110,8 +110,8 @@ def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, i
             yield from _walk(one, around)
     if not isinstance(node, dict):
         return
-    # MySQL says so beside the tables, MariaDB puts them inside. A subquery's own result is none: it
-    # ends with its page.
+    # MySQL lists this next to the tables, MariaDB puts them inside. A subquery's own result does
+    # not count, because it ends with its page.
     if "query_block" not in node:
         around = (
             "temporary"
@@ -132,7 +132,7 @@ def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, i
                 yield around, table, rows
             yield from _walk({k: v for k, v in value.items() if isinstance(v, dict | list)})
         elif name in ("filesort", "read_sorted_file", "temporary_table"):
-            # MariaDB answers an ORDER BY of a GROUP BY out of the temporary table; the sort is the
+            # MariaDB answers an ORDER BY of a GROUP BY from the temporary table; the sort is the
             # smaller part.
             yield from _walk(value, "temporary" if name == "temporary_table" else "sort")
         else:
@@ -155,8 +155,8 @@ def _of_sqlite(
         ]
     finally:
         cursor.close()
-    # Names that begin with "page" are of subqueries that end with their page, and CONSTANT is one
-    # row without a table.
+    # Names that begin with "page" belong to subqueries that end with their page, and CONSTANT is
+    # one row without a table.
     scanned = [
         words[1]
         for words in map(str.split, told)

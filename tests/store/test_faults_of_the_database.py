@@ -39,7 +39,7 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
     """What was acknowledged is still there, what failed can be repeated, and the store needs no
     restart.
     """
-    # Every commit reaches the kernel, as it reaches the disk of a real server.
+    # Every commit reaches the kernel, as on a real server it reaches the disk.
     with (
         running_server(kind, "--innodb-flush-log-at-trx-commit=2") as server,
         server.database() as url,
@@ -118,7 +118,7 @@ class Proxy:
 
 
 def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
-    # A database of its own: engines of the shared one share a dialect, and tell no listener of a
+    # A separate database: engines of the shared one share a dialect, and notify no listener of a
     # connection.
     with closing(Proxy(server.port)) as proxy, server.database() as url:
         through = parse_url(make_tables(url)).set(port=proxy.port)
@@ -135,15 +135,15 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
         with engine.connect() as connection:
             raw: Any = connection.connection.driver_connection
             raw._read_timeout = 1
-        # Only what meets the black hole is in a hurry: the connection that is there, and the one
-        # that shall replace it.
+        # Only connections to the black hole have a short timeout: the existing one, and its
+        # replacement.
         limits.append(1)
         proxy.passes.clear()
         with pytest.raises(StoreUnavailable):
             store.runs.list_runs()
         limits.clear()
         proxy.passes.set()
-        # The one connection of the pool was given up, and a new one serves.
+        # The only connection of the pool was discarded, and a new one is used.
         assert store.initiation.reserve_run(RunRequest(crawler="a"), "r1")[1]
         store.close()
 
@@ -156,7 +156,7 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
             number = connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar_one()
         raw = store.database.engine.raw_connection()
         with raw.cursor() as cursor:
-            # Of this connection only: the next one may take its time.
+            # Only for this connection: the next one may take long.
             cursor.execute("SET SESSION wait_timeout = 1")
         raw.close()
         ours = f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}"

@@ -80,7 +80,7 @@ class Refusing:
         if _WRITES.match(statement):
             self._seen += 1
             if self._seen == self._at:
-                # MariaDB's error quotes the statement from here on, with the values that the driver
+                # MariaDB's error quotes the statement from here, with the values that the driver
                 # wrote into it.
                 return f"!{statement}", parameters
         return statement, parameters

@@ -98,7 +98,7 @@ from tests.support.filling import (
 from tests.support.servers import EXPLAINED, empty_database
 from tests.support.store_ports import behind, methods
 
-# The module's databases are filled in the time of its first test.
+# The module's databases are filled during its first test.
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -111,9 +111,8 @@ class Size:
     large: int
 
 
-#: The servers choose by how many rows there are. SQLite chooses by how many it expects for a key,
-#: tells no numbers, and a scan of it counts as one of very many rows: a sixth of them shows the
-#: same.
+#: The servers choose by the number of rows. SQLite chooses by how many it expects for a key and
+#: gives no numbers, and each scan counts as one of very many rows: a sixth of them shows the same.
 SIZES = {"sqlite": Size(2_000, 5, 1_000)}
 SERVERS_SIZE = Size(12_000, 5, 6_000)
 
@@ -370,7 +369,7 @@ MAY = {
 }
 
 
-#: Indexes that a database does without, among these rows, where others need them.
+#: Indexes that a database does not use among these rows, although others need them.
 OTHERWISE: dict[str, set[str]] = {
     "mariadb": {
         "ix_canary_project_canary_id",
@@ -428,7 +427,7 @@ def _fill(url: str, size: Size) -> Filled:
     make_tables(url)
     clock = Clock()
     room = dict.fromkeys(MOST, ID_MAX)
-    # Which waits for nobody.
+    # A variant that waits for nobody.
     named = {f"pool-{n}": Pool(max=50) for n in range(POOLS)} | {"large": Pool(queue="q")}
     pools = Pools(named, slots=100_000)
     most = {"starts_per_hour": 500, "live_tasks": 100_000, "waiting_tasks": 100_000}
@@ -705,7 +704,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.run_marks(range(1, 501))
     store.health.ping()
     store.health.projects()
-    # SQLite plans without polling the values, so alike for both.
+    # SQLite plans without reading the values, so the plan is the same for both.
     for project in (
         ("default",)
         if filled.store.database.engine.dialect.name == "sqlite"
@@ -1078,7 +1077,7 @@ def graphs(harness: Harness, size: Size) -> None:
     picked = graphed.advance()
     work = [one for batch in picked.batches[:3] for one in graphed.work(batch.number)]
     graphed.begin(*work)
-    graphed.advance()  # of this graph only the rows are read that may have changed
+    graphed.advance()  # only those rows of this graph are read that may have changed
     spec = GraphSpec([step(f"g{n}") for n in range(500)])
     store.begin_graft(graphed.id, 0, 1, spec, "d")
     store.record(graphed.fence, [graphed.end(one, result=b"{}") for one in work])
@@ -1288,7 +1287,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-#: Statements that do not stay fast, so that the test can tell.
+#: Statements that do not stay fast, to check the test itself.
 SLOW = (
     sa.select(run_history.c.run_id).where(run_history.c.cause == "x"),
     sa.select(task_history.c.task_id).where(task_history.c.node == "x").limit(1),
@@ -1299,7 +1298,7 @@ SLOW = (
 )
 
 
-#: What may be changed of tables that are only appended to.
+#: What may be changed in tables to which rows are only appended.
 LEDGER = ("correction", "status_transition", "cancellation_log")
 
 
@@ -1311,7 +1310,7 @@ def rewrites(statement: str) -> bool:
         return False
     if re.match(r"INSERT INTO", words, re.I):
         return "ON DUPLICATE KEY" in words.upper() or "ON CONFLICT" in words.upper()
-    # When a stop was acted on; and the texts of a deleted run go.
+    # The time at which a stop was acted on; and the texts of a deleted run are removed.
     may = r"cancellation_log SET (acted_at|reason)|(status_transition|correction) SET evidence"
     return not re.match(rf"UPDATE ({may}) ?= ?\S+ WHERE ", words)
 
@@ -1345,7 +1344,7 @@ def test_every_statement_stays_fast_and_the_ledger_is_only_ever_appended_to(
     with subtests.test("what does not stay fast is seen"):
         seen = {(kind, table) for method, kind, table in plans.faults if method == "control"}
         assert seen >= {("scan", "run_history"), ("scan", "task_history")}
-        # SQLite does not tell how much it sorts.
+        # SQLite does not report how much it sorts.
         if any("%(" in statement for statement in plans.statements):
             assert ("sort", "outbox_event") in seen
     with subtests.test("every index serves a statement"):

@@ -33,9 +33,9 @@ from tests.support.filling import (
 from tests.support.servers import EXPLAINED, empty_database
 
 RUNS, EACH = 2_000, 3
-#: Rows of three chunks.
+#: Rows for three chunks.
 SMALL_TABLE = 3 * 500
-#: Half of the runs ended before then; they ended one a minute.
+#: Half of the runs ended before this time, one a minute.
 BEFORE = FILLED_FROM + timedelta(minutes=RUNS // 2)
 
 
@@ -60,7 +60,7 @@ def _fill(url: str) -> None:
         fill_records(conn, first, RUNS)
         conn.execute(sa.text("UPDATE outbox_event SET event_key = NULL, type = 'run.changed'"))
         fill_events(conn, first, RUNS)
-        # Of every fourth run the push failed, so that its newest change has to be looked for.
+        # The push of every fourth run failed, so that its newest change has to be searched for.
         conn.execute(sa.text("UPDATE outbox_delivery SET status = 'failed' WHERE seq % 4 = 0"))
         finding = "'x', 0, '{}', " + "'SUCCEEDED'"
         columns = "run_id, task_id, believed, terminal, evidence, status"
@@ -114,8 +114,8 @@ def test_pruning_goes_chunk_by_chunk_and_reads_or_sorts_no_whole_table(
 ) -> None:
     """This is one test, so that one process fills one database."""
     with subtests.test("nothing reads or sorts everything"):
-        # MySQL reads a table whose rows go by the third at once, whatever index a DELETE names:
-        # then it is small.
+        # MySQL reads a table at once from which a third of the rows is removed, whatever index a
+        # DELETE names: it is small then.
         faults = {
             key: fault for key, fault in explained.plans.faults.items() if fault.rows > SMALL_TABLE
         }
@@ -136,6 +136,6 @@ def test_pruning_goes_chunk_by_chunk_and_reads_or_sorts_no_whole_table(
             "graph_step": half * EACH, "graph_result": half * EACH, "graph_log": half, "graph_page": half,
         }  # fmt: skip
         assert explained.stays["outbox_event", Stays.ONCE] == half
-        # Tables are gone through to their end, and no chunk is read twice.
+        # Tables are read to their end, and no chunk is read twice.
         assert explained.chunks["outbox_event"] == 2 * RUNS // 500 + 1
         assert explained.chunks["task_finding"] == RUNS * EACH // 500 + 1

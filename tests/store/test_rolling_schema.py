@@ -30,7 +30,7 @@ VERSIONS = MIGRATIONS / "versions"
 
 Newer = Callable[[str], None]
 
-#: For what is decided by the rows about versions, which both servers are asked for alike.
+#: For what the rows with versions decide, with the same statements on both servers.
 FEWER_ON_MYSQL = pytest.mark.parametrize("empty_url", EXPLAINED, indirect=True)
 
 
@@ -58,7 +58,7 @@ def test_this_build_goes_on_where_a_newer_schema_allows_it(
     store = open_store(current_url)
     store.health.ping()
     newer_build("0001")
-    store.health.ping()  # the process of before, with its open connections
+    store.health.ping()  # the earlier process, with its open connections
     run = store.initiation.create_run(
         RunRequest(crawler="books"), "r1", Owner("crawl/books/r1", "chain")
     )

@@ -39,8 +39,8 @@ from crawler_lifecycle.store.tables import metadata
 from tests.support.servers import EXPLAINED
 from tools.schema import fingerprint, statements
 
-#: For what the store decides by what it reads in the tables: on MySQL, where an upgrade takes three
-#: times as much, it sends what it sends to MariaDB. What migrations make is polled on both.
+#: For what the store decides by what it reads in the tables: MySQL, where an upgrade takes three
+#: times as long, gets the same statements as MariaDB. Both are checked for what migrations make.
 FEWER_ON_MYSQL = pytest.mark.parametrize("empty_url", EXPLAINED, indirect=True)
 
 
@@ -86,7 +86,7 @@ def _described(url: str) -> dict[str, Any]:
                     )
                     for kind in ("indexes", "unique_constraints", "foreign_keys")
                 },
-                # A column that was added later has a constraint of its own on SQLite.
+                # A column that was added later has its own constraint on SQLite.
                 "checks": sorted(
                     term.strip("()")
                     for one in inspected.get_check_constraints(table)
@@ -131,7 +131,7 @@ def test_services_read_migrations_as_alembic_does() -> None:
     assert [each[0] for each in told] == list(schema.known_versions())
 
 
-#: What a landed migration is made of. A line is added with each one, and none ever changes.
+#: The contents of released migrations. Each new one adds a line, and none ever changes.
 FROZEN = {
     "0001.mysql.sql": "5a136075ab3428cc",
     "0001.sqlite.sql": "ca852454ce158c9b",
@@ -408,8 +408,8 @@ def test_logs_are_read_after_an_upgrade_and_by_the_build_before(empty_url: str) 
         engine.dispose()
 
 
-#: What builds before 0006 recorded -> who ended it. Where a crawler's own word is one of ours, the
-#: cause tells.
+#: What builds before 0006 recorded -> who ended it. If a crawler's own word is one of ours, the
+#: cause decides.
 ENDED_BEFORE = [
     ("SUCCEEDED", "cancelled", "The crawler ended itself with 'cancelled', exit 0", "crawler"),
     ("FAILED", "cancelled", "The crawler failed with 'cancelled', exit 1", "crawler"),
@@ -507,7 +507,8 @@ def test_older_ends_tell_who_ended_them(empty_url: str, monkeypatch: pytest.Monk
 @FEWER_ON_MYSQL
 @pytest.mark.processes
 def test_two_processes_upgrade_at_once(empty_url: str) -> None:
-    # On SQLite the file is the lock: they wait for each other as long as a slow machine takes.
+    # On SQLite, the file is the lock: processes wait for each other as long as a slow machine
+    # takes.
     program = """
 import sys
 from crawler_lifecycle.store import engine

@@ -34,7 +34,7 @@ from tests.contracts.store.harness import (
 from tests.support.databases import empty_tables, wait_patiently
 from tests.support.servers import EXPLAINED
 
-#: Tasks of a stop of several pages.
+#: Tasks for a stop with several pages.
 MANY = 3_000
 
 

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
 from tests.support.testbed import WorkflowHarness
 
-#: Graces that have passed as soon as something is seen.
+#: Grace periods that end as soon as something is seen.
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-#: The commit of the last landed build.
+#: The commit of the last released build.
 LANDED = (ROOT / "tests/dev/landed.txt").read_text().strip()
-#: Variables of a stack -> their names in the last landed build.
+#: Variables of a stack -> their names in the last released build.
 LANDED_NAMES: dict[str, str] = {}
 
 

@@ -21,11 +21,11 @@ from tools.images.build import renamed
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images" / "crawler"
 REFERENCE = "crawl.test/crawler:1"
-#: What the build stage makes, and of which lock.
+#: What the build stage makes, and from which lock.
 PACKAGES = "/opt/crawl-packages"
 _LOCK = FOLDER / "requirements.lock"
-#: Instructions that change nothing of what a container executes here: the base image has no pip to
-#: be removed.
+#: Instructions that do not change what a container executes here: the base image has no pip to
+#: remove.
 _WITHOUT_EFFECT = ("ARG", "LABEL", "STOPSIGNAL", "CMD")
 _REMOVES_PIP = (
     "if python -m pip --version; then python -m pip uninstall --yes pip setuptools wheel; fi"

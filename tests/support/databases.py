@@ -25,7 +25,7 @@ from crawler_lifecycle.store.tables import metadata
 from tests.support.servers import empty_database, shared_server
 from tests.support.sql_server import SqlServer
 
-#: Seconds in which, on any machine, those before us in the queue are through.
+#: Seconds after which, on any machine, earlier waiters are done.
 PATIENT_S = 120
 VARIABLE = "LIFECYCLE_TEST_DATABASE"
 KINDS = ("sqlite", "mariadb", "mysql")
@@ -72,7 +72,7 @@ def make_tables(url: str) -> str:
     return url
 
 
-#: What makes a database as an upgrade leaves it, by the version of its server: tables, and the few
+#: What makes a database equal to an upgraded one, by the version of its server: tables, and the few
 #: rows in them.
 _upgraded: dict[str, list[str]] = {}
 
@@ -104,7 +104,7 @@ def _copied(cursor: Any) -> Iterator[str]:
             yield cursor.mogrify(f"INSERT INTO {table} VALUES ({values})", row)
 
 
-#: One for all tests of a server. In a database called ``test_…`` MariaDB lets everybody do
+#: One for all tests of a server. In a database called ``test_…``, MariaDB lets everybody do
 #: everything.
 SHARED = "shared"
 
@@ -120,7 +120,7 @@ def without_rows(server: SqlServer) -> str:
         make_tables(url)
     with closing(server.connect(SHARED)) as connection, connection.cursor() as cursor:
         for table in reversed(metadata.sorted_tables):
-            # Says which builds the schema serves, like its version.
+            # Records which builds the schema serves, like its version.
             if table.name != "schema_compatibility":
                 cursor.execute(f"DELETE FROM {table.name}")
         cursor.execute("INSERT INTO outbox_counter (id, seq) VALUES (1, 0)")

@@ -32,7 +32,7 @@ AWS_ENVIRONMENT = {
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-#: What must not be set beside it.
+#: What must not be set at the same time.
 AWS_UNSET = (
     "AWS_DEFAULT_REGION",
     "AWS_PROFILE",
@@ -102,7 +102,9 @@ class EventBusServer(FaultyServer):
                 continue
             assert isinstance(json.loads(entry["Detail"]), dict)
             answers.append({"EventId": str(uuid.uuid4())})
-            if entry["EventBusName"] in self.buses:  # AWS, too, accepts for a missing bus and drops
+            if (
+                entry["EventBusName"] in self.buses
+            ):  # AWS also accepts events for a missing bus and drops them
                 self.entries.append(entry)
         failed = sum("ErrorCode" in answer for answer in answers)
         return _json({"FailedEntryCount": failed, "Entries": answers})
@@ -184,6 +186,6 @@ def moto_bus(host: str = "127.0.0.1") -> Iterator[tuple[str, Callable[[], list[d
         sqs.close()
     finally:
         server.stop()
-        # moto keeps its state in the process; that of other services is somebody else's.
+        # moto keeps its state in the process; that of other services belongs to other tests.
         events_backends.reset()
         sqs_backends.reset()

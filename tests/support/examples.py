@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ours")
-#: How many times more a search tries.
+#: How many times more examples a search tries.
 SEARCHES_MORE = 20
 
 
@@ -26,8 +26,8 @@ def examples(count: int) -> int:
 
 def load_profile() -> None:
     """Make the chosen profile that of every test that is collected after this."""
-    # What chance finds, no change made: so nothing but a search draws at random, or keeps what it
-    # found for next time.
+    # No change causes what random examples find, so only a search draws at random, or stores what
+    # it found.
     fixed = settings(
         deadline=None,
         derandomize=True,

@@ -86,10 +86,10 @@ def serving(server: FaultyServer, tls: ssl.SSLContext | None = None) -> Iterator
             return
 
     class Server(ThreadingHTTPServer):
-        request_queue_size = 128  # a call that is not let in waits a second for its next try
+        request_queue_size = 128  # a refused call waits a second for its next try
 
         def handle_error(self, request: object, client_address: object) -> None:
-            # A client that goes away is what these tests are about; anything else is a bug of the
+            # Clients that disconnect are what these tests are about; anything else is a bug of the
             # fake.
             if not isinstance(sys.exception(), OSError):
                 super().handle_error(request, client_address)  # type: ignore[arg-type]

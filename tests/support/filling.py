@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.features.managers.store.tables import manager
 from crawler_lifecycle.store.engine import open_engine, parse_url
 
-#: When the first of these runs was created; each later one came a minute after the one before.
+#: When the first of these runs was created; each later one came a minute after the previous one.
 FILLED_FROM = datetime(2025, 1, 1, tzinfo=UTC)
 CRAWLERS = 50
 POOLS = 20

@@ -33,7 +33,7 @@ _TEXT = """
 
     def upgrade():
 """
-#: A migration that only adds: columns that may be null, a table, an index.
+#: A migration that only adds: nullable columns, a table, an index.
 _ADDS = """
         op.add_column("run_history", sa.Column("future", sa.String(20)))
         op.add_column("task_history", sa.Column("future", sa.BigInteger))

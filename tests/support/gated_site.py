@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PAGES = 24
-#: Pages that answer before the others wait.
+#: Pages that are answered before the others wait.
 FREE = 6
 
 

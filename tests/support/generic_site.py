@@ -163,7 +163,7 @@ class _Nasty(BaseHTTPRequestHandler):
         pass
 
 
-#: Redirects that end nowhere: to themselves, to each other, and into the loop of others.
+#: Redirects without an end: to themselves, to each other, and into the loop of others.
 LOOPS = {"/self": "/self?", "/one": "/two", "/two": "/one", "/into": "/one", "/far": "/into"}
 
 

@@ -1,5 +1,5 @@
 """The environment of Go programs in tests: servers and short commands, in parallel with others."""
 
-#: They collect their garbage less often, memory for processor time, and their threads do not poll
-#: for work of each other.
+#: They collect garbage less often, which trades memory for processor time, and their threads do not
+#: poll each other for work.
 FRUGAL = {"GOGC": "400", "GOMAXPROCS": "1"}

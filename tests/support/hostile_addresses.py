@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 HOSTILE = (
-    # Ports that are none, or those of other protocols.
+    # Invalid ports, or those of other protocols.
     *(f"https://hooks.example.com:{port}/" for port in ("", "0", "00443", "65536", "99999", "-1", "+443", "4 43", "x")),
     *(f"https://hooks.example.com:{port}/" for port in (22, 25, 53, 110, 389, 445, 1023)),
     "https://hooks.example.com:443:443/",
     "https://hooks.example.com:443.evil.example/",
-    # A name or a password in front, also to hide the host.
+    # A user name or password before the host, also to hide the host.
     "https://ann@hooks.example.com/",
     "https://ann:secret@hooks.example.com/",
     "https://:secret@hooks.example.com:99999/",
     "https://hooks.example.com@169.254.169.254/",
     "https://hooks.example.com\\@169.254.169.254/",
     "https://@hooks.example.com/",
-    # Addresses that are not of the public internet.
+    # Addresses outside the public internet.
     *("https://127.0.0.1/", "https://0.0.0.0/", "https://10.0.0.1/", "https://192.168.1.1:8443/", "https://172.16.0.1/"),
     *("https://169.254.169.254/latest/meta-data/", "https://168.63.129.16/", "https://100.100.100.200/"),
     *("https://[::1]/", "https://[::]/", "https://[fe80::1]/", "https://[fd00:ec2::254]/", "https://[ff02::1]/"),
@@ -29,7 +29,7 @@ HOSTILE = (
     *("https://localhost/", "https://localhost./", "https://LOCALHOST/", "https://a.localhost/", "https://a.localhost./"),
     *("https://metadata.google.internal/", "https://metadata/", "https://db.local/", "https://api.crawls.svc/"),
     "https://kubernetes.default.svc.cluster.local/",
-    # What looks like another name, or like none.
+    # What looks like another name, or like no name.
     *("https://h\u00f6\u00f6ks.example.com/", "https://\u24dbocalhost/", "https://127\u30020\u30020\u30021/", "https://hooks\uff0eexample.com/"),
     *("https://hooks..example.com/", "https://.example.com/", "https://hooks.example.com\\.evil.example/", "https:///x"),
     *("https:hooks.example.com", "https://", "//hooks.example.com/", "https://hooks.example.com,evil.example/"),
@@ -42,7 +42,7 @@ HOSTILE = (
     *("http://hooks.example.com/", "http://127.0.0.1:8500/", "http://localhost:8500.evil.example/", "http://[::1]evil.example/"),
     *("ftp://hooks.example.com/", "file:///etc/passwd", "gopher://hooks.example.com/", "javascript:alert(1)", ""),
 )  # fmt: skip
-#: What resembles them, and may be called.
+#: Similar addresses that are allowed.
 HARMLESS = (
     *("https://hooks.example.com/crawls?shop=7", "https://hooks.example.com:443/", "https://hooks.example.com:8443/x"),
     *("https://HOOKS.example.com/", "https://hooks.example.com./", "https://xn--hks-sna.example.com/", "https://8.8.8.8/"),

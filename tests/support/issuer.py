@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tests.support.faulty_http import Answer, FaultyServer
 
 CLIENT, SECRET = "crawls", "a secret of the client"
-#: Operations that are there with an issuer alone; ``tests/gateway/access/test_oidc.py`` plays them.
+#: Operations that exist only with an issuer; ``tests/gateway/access/test_oidc.py`` tests them.
 SIGN_IN = {"signIn", "endSignIn"}
-#: Who may log in: address -> password and groups.
+#: People who may log in: address -> password and groups.
 PEOPLE = {
     "ann@example.com": ("correct horse", ["operators", "all"]),
     "bob@example.com": ("battery staple", ["all"]),

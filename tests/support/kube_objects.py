@@ -29,8 +29,8 @@ def job(
 
 
 _FILE = "/var/log/pods/crawls_crawl-7-0-1-8d6h7_2d778a3b-6693-47df-b127-f4c7474ffe7f/crawler/0.log"
-#: What a real kubelet says, with status 200, in place of a log that it does not find. The first two
-#: were recorded.
+#: What a real kubelet sends, with status 200, in place of a log that it does not find. The first
+#: two were recorded.
 NO_LOGS = tuple(
     said.encode()
     for said in (

@@ -39,7 +39,7 @@ from crawler_lifecycle.features.managers.domain.manager import (
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
 from tests.support.testbed import CRAWLERS, WorkflowHarness, longer_and_longer
 
-#: A crawler whose run is polled without waiting.
+#: A crawler whose runs are polled without pauses.
 QUICK = CrawlerDefinition("quick", args={"n": Argument(default="0")}, limits={"start_check_s": 0.0})
 OWN_QUEUE = names.user_code_queue("testbed")
 
@@ -91,7 +91,7 @@ class Scripted:
             self.made[key] = managers.new_generation(fence, "print", 0).generation
         fence = ManagerFence(order.manager_id, order.attempt, order.owner_run_id, self.made[key])
         row = managers.get_manager(order.manager_id)
-        if row is None:  # as the real one
+        if row is None:  # like the real one
             raise RunNotFound(f"manager {order.manager_id} is not in the database")
         page = [SourceItem(n, job) for n, job in enumerate(self.source, 1) if n > row.position][:50]
         last = page[-1].position if page else row.position

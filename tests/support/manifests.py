@@ -19,8 +19,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 def parsed(text: str) -> list[Document]:
     """Return the documents of a YAML text."""
-    # The parser in C, which takes an eighth: every test process reads all of ``deploy/`` before its
-    # first test.
+    # The parser in C, which takes an eighth of the time: every test process reads all of
+    # ``deploy/`` before its first test.
     return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one is not None]
 
 

@@ -12,7 +12,7 @@ from tests.support.sql_server import SqlServer, as_root, data_folder, install, n
 from tools import mysql as package
 
 MISSING = "MySQL is not installed, so nothing was tested on it; `make test-deps` installs it"
-#: Connections come from 127.0.0.1, which is not ``localhost`` where no names are resolved.
+#: Connections come from 127.0.0.1, which is not ``localhost`` if names are not resolved.
 USERS = """\
 CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';
 GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
@@ -59,9 +59,8 @@ def running_mysql(*options: str) -> Iterator[MySql]:
         shutil.copytree(_initialised(base), folder / "data")
         users = folder / "users.sql"
         users.write_text(USERS)
-        # What a small server does without: another protocol, statistics of itself (0.2 GB), and a
-        # handshake of TLS with each connection, which takes both sides 20 ms; MariaDB has none
-        # either.
+        # Switched off on a small server: another protocol, statistics of itself (0.2 GB), and TLS
+        # handshakes for each connection, which take both sides 20 ms; MariaDB has none either.
         small = ["--mysqlx=OFF", "--performance-schema=OFF", "--ssl=OFF"]
         with running(
             MySql, server, folder, [base, f"--init-file={users}", *small, *options]

@@ -12,7 +12,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.support.faulty_http import Answer, FaultyServer
 
-#: What the tests sign with, and the variable that holds it.
+#: The secret with which the tests sign, and the variable that contains it.
 SECRET, OTHER = ("whsec_" + base64.b64encode(bytes([n]) * 32).decode() for n in (7, 9))
 ENVIRONMENT = {"CRAWL_HOOK": SECRET, "CRAWL_HOOK_NEXT": OTHER}
 

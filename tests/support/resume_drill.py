@@ -169,7 +169,7 @@ class Drill:
                 gate.open()
         rerun = {"rerun": True} if cell.left == "a completed run to execute again" else {}
         twice = cell.way == "twice at once"
-        # Whoever comes first may not be over before the other asks.
+        # The first one must not end before the other asks.
         if twice and cell.left != "a live run":
             self.gates.append(Gate(testbed.cluster, "poll"))
         starts = [
@@ -194,8 +194,8 @@ class Drill:
             assert not won
             await self._prove_refused()
             return
-        # Whoever was done before the other even asked leaves a completed run; until then it is
-        # live.
+        # If the first one was done before the other even asked, it leaves a completed run; until
+        # then, the run is live.
         assert len(won) == 1, found
         assert set(lost) <= {"RunIsLive", "AlreadyCompleted"}, lost
         assert len(lost) == twice
@@ -295,7 +295,7 @@ class Drill:
         if self.cell.meanwhile == "nothing happens":
             self.testbed.cluster.end_now(self.run, self.rest, 1, FINISHED)
         if self.multi:
-            await self.former.signal("stop")  # task 3 would wait for room for ever
+            await self.former.signal("stop")  # task 3 would wait for a slot for ever
         assert (await self.former.result()).attempt == 1
         assert self.deployed() == self.cell.deployed
 

@@ -32,7 +32,7 @@ def make_routes_cheap() -> None:
 
     @functools.wraps(add)
     def copying(router: Any, path: str, endpoint: Any, **options: Any) -> None:
-        key = path, endpoint.__code__, repr(endpoint.__defaults__)  # a list has no hash
+        key = path, endpoint.__code__, repr(endpoint.__defaults__)  # a list is not hashable
         given = (
             router.route_class,
             router.prefix,

@@ -29,7 +29,7 @@ from moto.server import ThreadedMotoServer
 RCLONE = Path(sys.executable).with_name("rclone")
 START_TIMEOUT_S = 120.0
 ACCESS_KEY, SECRET_KEY = "TESTACCESSKEY0000001", "canary-secret-0123456789abcdefghijklmnop"
-#: What could come from the machine that the tests run on.
+#: Variables that could come from the machine on which the tests run.
 _FOREIGN = (
     "AWS_PROFILE",
     "AWS_SESSION_TOKEN",
@@ -38,7 +38,7 @@ _FOREIGN = (
     "AWS_ENDPOINT_URL_S3",
 )
 
-#: Numbers of buckets: all servers of moto in one process hold the same ones.
+#: Numbers of buckets: all moto servers in one process contain the same ones.
 _NAMES = itertools.count()
 _SESSION = boto3.session.Session
 _LOADER = botocore.loaders.create_loader()
@@ -91,7 +91,7 @@ class Bucket:
         try:
             answer = self.client.list_multipart_uploads(Bucket=self.name)
         except ClientError as error:
-            # What rclone answers for a bucket that never had one.
+            # rclone's response for a bucket that never existed.
             if error.response["Error"]["Code"] != "NoSuchUpload":
                 raise
             return []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-#: Every way of spoiling that a seed may choose.
+#: Every kind of fault that a seed may choose.
 KINDS = ("slow_down", "reset", "drop_answer", "wrong_etag", "internal", "damage")
 _ETAG = re.compile(rb"(?<=[\"; >])[0-9a-f]{32}")
 

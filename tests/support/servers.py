@@ -20,9 +20,8 @@ from tests.support.sql_server import SqlServer
 
 SERVERS = ("mariadb", "mysql")
 DATABASES = ("sqlite", *SERVERS)
-#: For what is played on MySQL before a release alone: what is proved by MariaDB, and plans of
-#: statements. MySQL makes its statistics from other samples each time, so what it would do refuses
-#: nobody's change.
+#: For tests that run on MySQL only before a release: what MariaDB proves, and plans of statements.
+#: MySQL takes other samples for its statistics each time, so its plans refuse nobody's change.
 EXPLAINED = ("sqlite", "mariadb", pytest.param("mysql", marks=pytest.mark.slow))
 
 

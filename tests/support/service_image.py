@@ -31,7 +31,7 @@ BUILD_ID = "tested"
 #: What the build stage makes.
 VENV, STATE = "/opt/crawler-lifecycle", "/state"
 LOCK = ROOT / "locks" / "image.lock"
-#: What the build stage removes of the packages; carried out here as it stands there.
+#: What the build stage removes from the packages; done here exactly as it says.
 SLIM = (
     'rm -r "$site/temporalio/bridge/sdk-core" "$site/temporalio/bridge/src" '
     '&& find "$site/botocore/data" -mindepth 1 -maxdepth 1 -type d '
@@ -39,8 +39,8 @@ SLIM = (
     '&& PYTHONHASHSEED=0 python -m compileall -q -j 0 -b --invalidation-mode unchecked-hash "$site/kubernetes" '
     "&& find \"$site/kubernetes\" -name '*.py' -delete"
 )
-#: The build stage, each step by what it is here. Another one, or another text, has to be carried
-#: out here as well.
+#: The build stage, with the equivalent of each step here. A new step, or a changed one, needs an
+#: equivalent here as well.
 BUILD = (
     ("ENV", "PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore"),
     ("WORKDIR", "/build"),
@@ -61,7 +61,7 @@ BUILD = (
     ),
 )
 _OWNER, _MODE = (65532, 65532), 0o750
-#: Instructions of the final stage that change nothing of what a container executes here.
+#: Instructions of the final stage that do not change what a container executes here.
 _WITHOUT_EFFECT = ("LABEL", "STOPSIGNAL", "CMD", "EXPOSE")
 
 
@@ -149,7 +149,7 @@ def packages() -> Path:
         compiled(unfinished)
         unfinished.rename(kept)
     except OSError:
-        if not kept.is_dir():  # nobody else made it meanwhile
+        if not kept.is_dir():  # nobody else has made it meanwhile
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -225,7 +225,7 @@ def assemble(path: Path, reference: str = REFERENCE, build_id: str = BUILD_ID) -
         unpacked(wheel(folder / "dist"), venv, site)
         compiled(site)
         state.mkdir(mode=_MODE)
-        os.chmod(state, _MODE)  # whatever the umask says
+        os.chmod(state, _MODE)  # whatever the umask is
         inside = site_packages().lstrip("/")
         at, (place, owner) = made.copies[VENV][0].lstrip("/"), made.copies[STATE]
         if at != VENV.lstrip("/"):

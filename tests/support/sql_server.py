@@ -42,7 +42,7 @@ class SqlServer:
 
     def restart(self) -> None:
         """Start it again on the same port and data, and wait until it responds."""
-        # It says nothing to anybody: the pipe of the first start may be gone.
+        # It prints nothing, because the pipe of the first start may be gone.
         self.process = subprocess.Popen(
             self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -71,7 +71,7 @@ class SqlServer:
 
     def transactions(self, where: str = "TRUE") -> bool:
         """Return whether a transaction is open, as the server sees it now."""
-        time.sleep(0.15)  # InnoDB renews this table only when nobody has read it for 0.1 s
+        time.sleep(0.15)  # InnoDB renews this table only if nobody has read it for 0.1 s
         return self.execute(
             f"SELECT COUNT(*) FROM information_schema.innodb_trx WHERE {where}"
         ) != ((0,),)
@@ -151,7 +151,7 @@ def running(kind: type[Server], program: str, folder: Path, options: list[str]) 
     for _ in range(TRIES):
         if _answers(server) or server.process.poll() is None:
             break
-        # It has ended: another test process may have been quicker with this port.
+        # It has ended: another test process may have taken this port first.
         server = _started(kind, program, folder, options)
     try:
         _wait(server)
@@ -170,8 +170,8 @@ def _started(kind: type[Server], program: str, folder: Path, options: list[str])
         program,
         "--no-defaults",
         f"--datadir={folder / 'data'}",
-        # Of its own, as in ``install``: a server that starts removes the temporary tables of all
-        # that share the folder.
+        # Its own folder, as in ``install``: a server that starts removes the temporary tables of
+        # all that share the folder.
         f"--tmpdir={folder}",
         f"--socket={folder / 's'}",
         f"--pid-file={folder / 'pid'}",
@@ -179,14 +179,15 @@ def _started(kind: type[Server], program: str, folder: Path, options: list[str])
         "--bind-address=127.0.0.1",
         "--skip-log-bin",
         "--skip-name-resolve",
-        # Durable only against its own end, not against a power cut: a test wants speed.
+        # Durable only against its own end, not against a power failure, because tests have to be
+        # fast.
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-flush-method=nosync",
         "--innodb-buffer-pool-size=128M",
         *as_root(),
         *options,
     ]
-    # A process of tests that takes too long to leave is killed, and then leaves no server behind.
+    # A test process that takes too long to exit is killed, and then leaves no server behind.
     dying_with_us = ["setpriv", "--pdeathsig", "KILL", "--", *command]
     with (folder / "server.log").open("wb") as log:
         return kind(
@@ -216,7 +217,7 @@ def _answers(server: SqlServer) -> bool:
     deadline = time.monotonic() + START_TIMEOUT_S
     while server.process.poll() is None and time.monotonic() < deadline:
         with suppress(pymysql.err.OperationalError):
-            # Whoever answers at the port may be the server of another test process.
+            # The port may belong to the server of another test process.
             if server.execute("SELECT @@pid_file") == ((str(server.folder / "pid"),),):
                 return True
         time.sleep(0.05)

@@ -45,12 +45,12 @@ from tests.support.stop_table import Cell
 from tests.support.store_ports import behind
 from tests.support.testbed import WorkflowHarness, longer_and_longer, start_workers, workflow_clock
 
-#: How long of its own time a run has to do without what is down, and how long of ours anything may
-#: take, in seconds: on a machine that does other things most of the time nothing here may be late,
-#: and what hangs is told all the same.
+#: How long, in its own time, a run has to do without what is down, and how long anything may take
+#: in real time, in seconds: on a busy machine, nothing here may be late, and hanging calls are
+#: still reported.
 OUTAGE_S, PATIENCE_S = 60.0, 150.0
-#: How long one step of a cell may take in all, and how long giving a cell up may, in seconds of
-#: ours.
+#: How long one step of a cell may take in total, and how long abandoning a cell may take, in real
+#: seconds.
 STEP_S, GIVE_UP_S = 160.0, 30.0
 #: In every problem that is a missed deadline, which a starved machine may cause.
 MISSED = "not within"
@@ -64,7 +64,7 @@ DOWN: dict[str, tuple[str, Callable[[], LifecycleError]]] = {
     "scheduler service down": ("scheduler", lambda: SchedulerUnavailable("connection refused")),
 }
 #: Where a run is held so that it stays in its phase: part, method, and whether the method has had
-#: its effect by then.
+#: its effect.
 HELD = {
     "after the history row": ("store", "set_property", False),
     "during the deployment call": ("scheduler", "deploy", False),
@@ -73,8 +73,8 @@ HELD = {
     "in completion, before the verdict": ("store", "end_run", False),
     "after the verdict, during the export": ("archive", "store", False),
 }
-#: What a worker that dies in the middle of an activity does to it: it never answers, and is tried
-#: again.
+#: The effect of a worker that dies during an activity: it never responds, and the activity is
+#: retried.
 DIED = "the worker died"
 
 
@@ -121,7 +121,7 @@ class Trial:
             gate.hold(part, method)
         if self.dead:
             if part == "scheduler" and self.cell.state != "scheduler service down":
-                real()  # the call had left already; only its answer is lost
+                real()  # the call was sent already; only its response is lost
             raise StoreUnavailable(DIED)
         if self._away(part):
             self.failures += 1
@@ -279,7 +279,7 @@ class Harness:
         try:
             await trial.handle.terminate("given up", rpc_timeout=timedelta(seconds=GIVE_UP_S))
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:  # NOT_FOUND: it had closed already
+            if error.status is not RPCStatusCode.NOT_FOUND:  # NOT_FOUND: it was closed already
                 trial.problems.append(f"it could not be terminated: {error}")
 
     # --- to the phase
@@ -443,11 +443,11 @@ class Harness:
         assert trial.handle is not None
         page = {"tasks": [{}], "request_id": "too late"}
         try:
-            # One that was taken would be held with the others, and never answered.
+            # An accepted one would be held with the others, and never answered.
             await asyncio.wait_for(
                 trial.handle.execute_update(names.UPDATE_ADD_TASKS, page), PATIENCE_S
             )
-        # The client turns the one into the other.
+        # The client converts one into the other.
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             trial.problems.append(
                 f"adding a task under a stop was refused {MISSED} {PATIENCE_S:g} s"
@@ -494,7 +494,7 @@ class Harness:
         """Let the run continue in virtual time, and compare its end with the cell."""
         assert trial.handle is not None
         if trial.cell.phase == "in completion, before the verdict" and not trial.cell.gateway:
-            # The verdict that is under way waits until the stop is on record; after that it is no
+            # The verdict in progress waits until the stop is recorded; after that, there is no
             # race.
             trial.go_on("record_stop")
             if trial.cell.state != "database down":
@@ -557,7 +557,7 @@ class Harness:
             "ended before its tasks": (any(end > moves[-1].committed_at for end in ends), False),
             "alive at the verdict": (trial.alive_at_verdict, []),
             "alive now": (self.testbed.cluster.alive(run_id), []),
-            # A slow machine may poll late, which is on record as such.
+            # A slow machine may poll late, which is then recorded.
             "corrections": (
                 [c for c in self.store.corrections.list_corrections(run_id) if c.kind != "late"],
                 [],
@@ -590,8 +590,8 @@ async def _play(harness: Harness) -> None:
     early = [t for t in trials if t.cell.phase == "before the first workflow task"]
     later = [t for t in trials if t not in early]
     here, there = ([t for t in later if t.cell.gateway == through] for through in (False, True))
-    # Once for all starts: two of these that overlap leave time skipping off for every later test of
-    # the session.
+    # Once for all starts: two overlapping ones would leave time skipping off for every later test
+    # of the session.
     with harness.env.with_time_skipping_disabled():
         await _each(harness, harness.reach, early)
     await _each(harness, harness.stop, early)

@@ -23,8 +23,9 @@ from crawler_lifecycle.temporal.operator.server import register_search_attribute
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.go_programs import FRUGAL
 
-#: Four partitions of each queue would hand tasks to each other, for a worker or two. The dev server
-#: reads its queues 20 times a second unless told otherwise; the rest is what virtual time needs.
+#: Four partitions of each queue would pass tasks to each other, for only one or two workers. The
+#: dev server reads its queues 20 times a second unless it is configured; the rest is what virtual
+#: time needs.
 DYNAMIC = {
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
@@ -36,13 +37,13 @@ DYNAMIC = {
     "frontend.WorkflowTimeSkippingEnabled": "true",
     "frontend.WorkflowPauseEnabled": "true",
 }
-#: A second namespace of every server, for tests in which time passes as it does: a server costs
-#: processor time as long as it is up, so one of them serves both kinds of tests.
+#: A second namespace of every server, for tests in real time: a running server costs processor
+#: time, so one serves both kinds of tests.
 REAL_TIME = "real-time"
-#: How long a workflow's code may take for one task in a test, in seconds. The SDK says 2, by the
-#: clock of the wall, and then calls it a deadlock: a task, a query or a replay fails for it. On a
-#: machine with more to do than it can, every thread stands still for that long now and then, and no
-#: code of ours is the cause.
+#: The maximum time in seconds that a workflow's code may take for one workflow task in a test. The
+#: SDK's limit is 2 s of real time, after which it reports a deadlock, and a task, a query or a
+#: replay fails. On an overloaded machine, every thread sometimes stalls that long, without any
+#: fault of our code.
 ACTIVATION_S = 60
 
 
@@ -76,8 +77,8 @@ def _without_compression() -> None:
 
 _leave_time(_workflow._WorkflowWorker)
 _without_compression()
-# Otherwise the first worker of each process reads the code of every module that is loaded, to make
-# a name of it.
+# Otherwise the first worker of each process reads the code of every loaded module to derive a name
+# from it.
 _worker._default_build_id = "tests"
 
 

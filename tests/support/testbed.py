@@ -50,13 +50,13 @@ from tests.support.receiver import ENVIRONMENT
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.
 PATIENCE_S = 150.0
-#: An end that was found late is on record as that. On a busy machine any may be: it is true, and no
+#: A late end is recorded as such. On a busy machine, any end may be late: this is true, and no
 #: fault.
 OF_LATENESS = ("late", "repair")
 
 NO_RETRIES = Retries(max=0)
 
-#: What the server says when no worker has answered a question in the server's own time.
+#: The server's error if no worker has answered a query in the server's own time.
 NO_ANSWER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNAVAILABLE)
 
 T = TypeVar("T")
@@ -392,7 +392,7 @@ async def _laboratory(
             try:
                 yield testbed
                 await testbed.replay_all()
-            finally:  # a failed test leaves nothing open that the next one's workers would take up
+            finally:  # a failed test leaves nothing open that the workers of the next one would execute
                 for handle in testbed.handles:
                     latest = client.get_workflow_handle(handle.id)
                     if (await latest.describe()).status is WorkflowExecutionStatus.RUNNING:
@@ -432,7 +432,7 @@ async def start_workers(
             max_concurrent_activities=threads,
             max_cached_workflows=cached,
             # Each poll is work for the server: when it begins, when it ends, and when the worker
-            # takes it back.
+            # cancels it.
             max_concurrent_workflow_task_polls=2,
             max_concurrent_activity_task_polls=2,
         )

@@ -22,7 +22,7 @@ Tasks = frozenset[tuple[int, int]] | None
 
 MODES = ("off", "on", "duplicated", "late", "wrong run", "storm")
 LATE_S = 0.7
-#: Runs that are told of besides: no testbed has so many.
+#: Further runs that are reported: no testbed has that many.
 NOBODYS = (77, 10**6, 10**12)
 
 

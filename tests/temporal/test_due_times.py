@@ -30,15 +30,15 @@ from tests.activities.harness import Harness
 from tests.support.firing import MINUTE, FiringTemporal
 
 CRON, OTHER_CRON = "10,40 1-2 * * *", "25,55 1-2 * * *"
-#: Both changes of the clock in three zones, in UTC.
+#: Both clock changes in three zones, in UTC.
 CHANGES = {
     "Europe/Berlin": ("2027-03-28T01:00", "2027-10-31T01:00"),
     "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
     "Australia/Lord_Howe": ("2027-04-03T15:00", "2027-10-02T15:30"),
 }
-#: In `make test-more`: an hour left out, and half an hour that comes twice; the rest is slow. What
-#: a zone decides is which minutes are due, and ``domain/schedules/test_calendar.py`` compares those
-#: in many zones.
+#: In `make test-more`: an hour that is skipped, and half an hour that occurs twice; the rest is
+#: slow. A zone decides only which minutes are due, and ``domain/schedules/test_calendar.py``
+#: compares those in many zones.
 ALWAYS = {("Europe/Berlin", "2027-03-28T01:00"), ("Australia/Lord_Howe", "2027-04-03T15:00")}
 
 
@@ -222,7 +222,7 @@ async def test_each_due_time_has_one_line_and_at_most_one_run(
                 assert overlap in (Overlap.SKIP, Overlap.STOP_PREVIOUS)
                 held = any(start <= line.decided_at <= end for start, end in spans)
                 assert held if overlap is Overlap.SKIP else "was due again" in str(line.reason)
-        # After an outage the newest alone, and what runs is stopped for it.
+        # After an outage, only the newest one, for which a running one is stopped.
         if overlap is Overlap.STOP_PREVIOUS:
             begun = [
                 line.decided_at.replace(second=0, microsecond=0)

@@ -65,7 +65,7 @@ FLOODS: dict[str, Signals] = {
     "wakes": [("wake", None)] * MANY,
     "one answer": [("batch_ended", 3)] * MANY,
 }
-#: A stop among them, in its place, and what it says.
+#: A stop among them, in its place, and its contents.
 STOPS: list[tuple[str, object]] = [
     ("stop", {"requested_by": "ada"}),
     ("stop", {"force": True}),

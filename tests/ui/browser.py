@@ -31,16 +31,16 @@ from playwright.sync_api import (
 #: Far longer than anything takes that works.
 PATIENCE_MS = 100_000
 NETWORK_CHANGES_MAX = 10
-#: Nothing leaves this machine, whatever a page asks for: no other name has an address.
+#: Nothing leaves this machine, whatever a page requests: no other name has an address.
 ARGUMENTS = ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost"]
-#: Policies that are broken are told on the console too, but not all of them in every browser.
+#: Violated policies are also reported on the console, but not all of them in every browser.
 TELL_VIOLATIONS = """
 document.addEventListener('securitypolicyviolation', event =>
   console.error(`policy: ${event.violatedDirective} refused ${event.blockedURI} in ${event.sourceFile}`))
 """
-#: Chromium says so where somebody types into a field before the page gives it the focus.
+#: Chromium reports this if somebody types into a field before the page gives it the focus.
 FASTER = "Autofocus processing was blocked because a document already has a focused element."
-#: Tells a page that its tab has gone behind another one, or came back.
+#: Tells a page that its tab has gone behind another one, or come back.
 SET_HIDDEN = """
 hidden => {
   if (document.hidden === hidden) return;
@@ -49,13 +49,13 @@ hidden => {
   document.dispatchEvent(new Event('visibilitychange'));
 }
 """
-#: What axe-core finds, in few words. Rules of every level and its best practices, so that "nothing"
+#: axe-core's findings, in few words. Rules of every level and its best practices, so that "nothing"
 #: means nothing.
 RUN_AXE = """
 async () => (await axe.run(document, {resultTypes: ['violations']})).violations.flatMap(rule =>
   rule.nodes.map(node => `${rule.id} (${rule.help}): ${node.html.slice(0, 200)} ${node.any.map(a => a.message)}`))
 """
-#: What sticks out on the right, so that the page as a whole would have to be moved sideways.
+#: What extends beyond the right edge, so that the whole page would have to be scrolled sideways.
 TOO_WIDE = """
 () => {
   if (document.documentElement.scrollWidth <= document.documentElement.clientWidth) return [];
@@ -93,7 +93,7 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-# Logging out ends the streams of a session, which an open page notes before its redirect arrives.
+# Logging out ends the streams of a session, which an open page notices before its redirect arrives.
 LOGGING_OUT = ("Clear-Site-Data", r"htmx:sse:error: The connection has ended\.")
 
 
@@ -131,8 +131,8 @@ class Visitor:
         """Open a new tab at this address, in front of the others."""
         page = self.context.new_page()
         self.show(page)
-        # Chromium ends its requests whenever an interface of this machine comes or goes, as those
-        # of containers do.
+        # Chromium ends its requests whenever an interface of this machine appears or disappears,
+        # like those of containers.
         for _ in range(NETWORK_CHANGES_MAX):
             try:
                 page.goto(path)
@@ -153,7 +153,7 @@ class Visitor:
     @property
     def streams(self) -> int:
         """Return the open streams of all tabs."""
-        # The tool tells of them only while something is asked of it.
+        # The tool reports them only while it is called.
         self.context.pages[0].wait_for_timeout(50)
         return sum(map(len, self._streams.values()))
 

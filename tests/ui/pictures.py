@@ -22,8 +22,8 @@ from tests.ui.browser import Visitor, chromium
 from tests.ui.people import start
 from tests.ui.scene import PAGES, prepare
 
-#: What docs/web-ui.md shows: the page, the heading that it begins at (or its head), and how many
-#: pixels of it are shown.
+#: The pictures of docs/web-ui.md: the page, the heading at which it begins (or its head), and the
+#: number of pixels shown.
 SHOWN: dict[str, tuple[str, str | None, int]] = {
     "waiting": ("waiting", None, 330),
     "stopped": ("stopped", None, 330),
@@ -36,7 +36,7 @@ SHOWN: dict[str, tuple[str, str | None, int]] = {
     "items": ("items", None, 360),
 }
 WIDTH = 1440
-#: A letter is sharp at this quality, and a picture has some 30 KB.
+#: Letters are sharp at this quality, and a picture has some 30 KB.
 QUALITY = 80
 
 
@@ -50,7 +50,7 @@ def give_less(harness: Harness) -> None:
 def take(page: Page, heading: str | None, height: int) -> bytes:
     """Take a picture of what somebody sees after scrolling there."""
     page.set_viewport_size({"width": WIDTH, "height": height})
-    page.wait_for_timeout(1500)  # the stream has brought what was new by then
+    page.wait_for_timeout(1500)  # the stream has delivered what was new by then
     if heading:
         page.get_by_role("heading", name=heading, exact=True).evaluate("e => e.scrollIntoView()")
     shot = page.context.new_cdp_session(page).send(

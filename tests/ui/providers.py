@@ -27,7 +27,7 @@ from tests.support.issuer import CLIENT, PEOPLE, SECRET, Issuer
 
 _MODULE = os.path.relpath(Path(__file__).with_name("programs") / "dex", binaries.MODULES)
 DEX = Program("dex", _MODULE, "github.com/dexidp/dex/cmd/dex")
-#: Of the passwords of ``PEOPLE``, as Dex takes them.
+#: The passwords of ``PEOPLE``, as Dex needs them.
 _HASHES = {
     "ann@example.com": "$2b$10$abcdefghijklmnopqrstuu23JPZtHcGhwXSF41f93o/7vBdDut3Xu",
     "bob@example.com": "$2b$10$abcdefghijklmnopqrstuu7TafERl.LoW8ZdGXwj1GJdO0M45b/5W",
@@ -67,7 +67,7 @@ class Provider:
         return str(answer.raise_for_status().json()["id_token"])
 
 
-#: Starts a provider to which a page at this address may belong.
+#: Starts a provider for a page at this address.
 Start = Callable[[str, Path], AbstractContextManager[Provider]]
 
 

@@ -14,7 +14,7 @@ from examples.story_checks import task_processes
 from tests.e2e.harness import Harness, until
 from tests.ui.people import start
 
-#: A page of each kind; what stands in braces is a key of what ``prepare`` returns.
+#: A page of each kind; braces contain a key of the result of ``prepare``.
 PAGES = {
     "fleet": "/",
     "runs": "/runs",

@@ -32,7 +32,7 @@ SCRIPTS = {
 }
 
 
-#: The policy would keep it from being made.
+#: The policy would prevent its creation.
 ALONE = "a request to http://far"
 
 

@@ -37,8 +37,8 @@ LISTS = (
     "/runs/1/files",
 )
 WORD = "W" * 800
-#: The cells and items of the page whose visible content reaches into the next one, and whether
-#: the page is wider than its window.
+#: Cells and items of the page whose visible content overlaps the next one, and whether the page is
+#: wider than its window.
 FAULTS = """() => {
   const found = [...document.querySelectorAll("main tr, .incidents li, .top li a")].flatMap((row) => {
     const cells = [...row.children].filter((cell) => cell.getClientRects().length);

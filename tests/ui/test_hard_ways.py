@@ -19,7 +19,8 @@ from tests.ui.browser import LOGGING_OUT, Visitor
 from tests.ui.conftest import Visits
 from tests.ui.people import Guarded, guarded, now, number, row, start
 
-#: Makes a browser without a worker for all windows, whose requests the tests could not change.
+#: Makes a browser without a shared worker for all windows, whose requests the tests could not
+#: change.
 ALONE = "delete window.SharedWorker"
 
 
@@ -40,7 +41,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
     expect(page.get_by_role("status", name="Result")).to_contain_text("1 of 1 carried out")
     until(lambda: harness.status(run_id) == "FAILED", "the end")
     page.goto("/runs?status=FAILED")
-    # The browser's own words: the tool's search for texts leaves out what is in <noscript>.
+    # The browser's own text search: the tool's search omits what is in <noscript>.
     assert "UTC, when this page was rendered." in page.locator("footer").inner_text()
     expect(row(page, run_id)).to_contain_text("cancelled")
     page.get_by_role("link", name=str(run_id), exact=True).click()
@@ -169,7 +170,7 @@ def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: V
     expect(page.get_by_text("This page is out of date")).to_be_visible()
     page.get_by_role("main").get_by_role(
         "searchbox"
-    ).focus()  # the page does not begin anew while somebody types
+    ).focus()  # the page does not reload while somebody types
 
 
 @pytest.fixture(scope="module")

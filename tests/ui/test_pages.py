@@ -17,7 +17,7 @@ def scene(stack: Harness) -> Mapping[str, object]:
     return prepare(stack)
 
 
-#: Views of which another state is played here, and which other tests leave to axe as well.
+#: Views that have another state here, and that other tests also pass to axe.
 AGAIN = ("attention", "found", "again", "waiting", "killed")
 
 

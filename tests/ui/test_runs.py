@@ -102,7 +102,7 @@ def test_what_failed_is_resumed_once_however_often_the_form_is_sent(
 ) -> None:
     run_id = start(harness, "broken")
     until(lambda: harness.status(run_id) == "FAILED", "the end of the first attempt")
-    # Without scripts nothing brings the form in the other window up to date.
+    # Without scripts, nothing updates the form in the other window.
     visitor = visits(str(harness.stack.addresses["gateway"]), java_script_enabled=False)
     page, other = (visitor.open(f"/runs/{run_id}") for _ in range(2))
     other.get_by_role("button", name="Resume").click()

@@ -20,7 +20,7 @@ from tests.ui.conftest import Visits
 from tests.ui.people import now, number, reach, row, start
 
 REFUSED = "Connection refused"
-#: The least width and height of what a thumb hits, and how far this reaches around the middle of a
+#: The minimum width and height of a touch target, and how far it extends around the middle of a
 #: link or button.
 THUMB = 44
 REACH = """
@@ -34,7 +34,7 @@ e => {
   return [far(1, 0) + far(-1, 0), far(0, 1) + far(0, -1)];
 }
 """
-#: A slow phone far from a mast: milliseconds until an answer begins, and bytes a second.
+#: A slow phone far from a mast: milliseconds until a response begins, and bytes per second.
 SLOW = {"offline": False, "latency": 300, "downloadThroughput": 60_000, "uploadThroughput": 20_000}
 Press = Callable[[Locator], None]
 

@@ -274,7 +274,7 @@ def test_what_can_never_be_called_is_told_as_such(fixture: Fixture, name: str) -
     assert failed.value.for_good
 
 
-#: Further ways to get out of control are those of ``test_bad_code``: the process is the same.
+#: ``test_bad_code`` tests further ways to get out of control: the process is the same.
 ENDINGS: dict[str, tuple[float, str]] = {
     "kills": (100.0, r"its process was ended by SIGKILL"),
     "hangs": (0.5, r"it took more than 0\.5 s and was killed; .*timeout_s of the step"),
@@ -315,7 +315,7 @@ def test_a_function_is_told_that_it_was_cancelled(fixture: Fixture, name: str) -
 
     with fixture.functions.use("g") as host:
         assert value(host.call(fixture.order(name), answer, nothing)) == "was told"
-    # The second after a while.
+    # The second one after a while.
     assert asked == [("cancelled", {"path": "top/step", "attempt": 2})] * 2
 
 
@@ -406,7 +406,7 @@ def test_new_code_gets_a_new_process(tmp_path: Path) -> None:
         path = tmp_path / f"{fixture.module}.py"
         path.write_text(path.read_text().replace("return a + b", "return a - b  # anew"))
         fixture.functions.outdate({fixture.module: "1"})
-        assert fixture.call("add", args={"a": 1}) == 2  # nobody has said that it is another one
+        assert fixture.call("add", args={"a": 1}) == 2  # nobody has reported that it is another one
         fixture.functions.outdate({fixture.module: "2"})
         assert fixture.call("add", args={"a": 1}) == 0
         assert fixture.functions.state() == {"live": 1, "at_work": 0, "started": 2}

@@ -166,5 +166,5 @@ def test_what_was_printed_is_told_once_and_without_secrets(fixture: Fixture) -> 
             pid_of(hosts, dying, 2)
         assert hosts.printed(2) == "last\n"
         with hosts.use(plan, 1, 1, 1, nothing) as host:
-            host.settled = False  # it is given up
+            host.settled = False  # it is abandoned
         assert hosts.printed(1) == "\\x1b[2J"

@@ -87,7 +87,7 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
     [
         (end(), row(), True),
         (end(), row(status="FAILED", exit_code=3), True),
-        # Superseded: its run went on without it.
+        # Superseded: its run continued without it.
         (end(), row(status="FAILED", run_status="COMPLETED"), True),
         (end(), row(status="RUNNING", exit_code=None), False),
         (end(), row(status="STOPPING", exit_code=None), False),
@@ -96,7 +96,7 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
         (end(), row(uid=None), False),  # it never had an object
         (end(uid=None), row(uid=None), True),
         (end(uid=None), row(), True),
-        (end(uid=None, run_uid="another"), row(), False),  # of another run of the same number
+        (end(uid=None, run_uid="another"), row(), False),  # of another run with the same number
         (
             end(ended_at=NOW - timedelta(hours=2)),
             row(status="FAILED", uid=None, exit_code=None),
@@ -109,7 +109,7 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
         ),
         (end(ran=False), row(status="CANCELLED", uid=None, exit_code=None), False),
         (end(ran=False), row(status="CANCELLED", exit_code=None), True),
-        # Evidence that came late is the audit's.
+        # Late evidence is for the audit.
         (end(), row(status="LOST", exit_code=None), False),
         (end(), row(status="LOST", exit_code=None, exit_signal=9), True),
         (end(ended_at=NOW - timedelta(hours=2)), row(status="LOST", exit_code=None), True),

@@ -208,7 +208,7 @@ async def test_what_cannot_be_recorded_is_left_to_the_workflow_and_tried_again(w
     async with running(Script(), outside) as (found, tell):
         tell(1, now(), ONE)
         await until(lambda: found.counts["failed"] >= 2)
-        # Without the database nobody knows the workflow, which then looks as planned.
+        # Without the database, the workflow is unknown, and polls as planned.
         assert outside.signals == ([] if what == "database" else [("crawl/1", False)])
         del outside.down[what]
         await until(lambda: ("crawl/1", True) in outside.signals)
@@ -232,7 +232,9 @@ async def test_the_end_of_an_outage_is_the_end_of_the_waits(
         del outside.down["cluster"]
         if observer.blind:
             await until(lambda: not found.health().up)
-            await asyncio.sleep(2 * recording.HEALTH_S)  # it was noticed that the observer is blind
+            await asyncio.sleep(
+                2 * recording.HEALTH_S
+            )  # it was noticed that the observer cannot watch
             observer.blind = False
         else:
             tell(2, now(), ONE)

@@ -81,7 +81,7 @@ async def test_starts_pause_while_steps_wait_in_temporals_queue(
     assert await pauses(lag)
     assert not await pauses(lag, sticky=True)
     for _ in range(40):
-        lag.note(waited(0))  # with the answer to a step
+        lag.note(waited(0))  # with the response to a step
     assert await pauses(lag)
     lag.note(waited(0, polling.BEGINNING))
     start = asyncio.create_task(WorkflowSlots(lag).reserve_slot(polls(False)))

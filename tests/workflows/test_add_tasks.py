@@ -166,11 +166,11 @@ async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run
         await testbed.until(lambda: [e.type for e in testbed.outside.pushed] == ["run.started"])
     await handle.cancel()
     adding = asyncio.create_task(add(handle, "7"))
-    await asyncio.sleep(0.5)  # nobody works: the run finds both when it goes on
+    await asyncio.sleep(0.5)  # no worker is running: the run finds both when it continues
     async with testbed.working(), asyncio.timeout(120):
         (answer,) = await asyncio.gather(adding, return_exceptions=True)
         await testbed.until(lambda: testbed.cluster.signals(1))
-        testbed.cluster.end_now(1, end=SHUTDOWN)  # a run that is over could answer nothing
+        testbed.cluster.end_now(1, end=SHUTDOWN)  # an ended run could not respond
         result = await handle.result()
     if isinstance(answer, TasksAdded):
         assert [task.index for task in answer.tasks] == [1]

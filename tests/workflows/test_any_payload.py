@@ -37,7 +37,7 @@ from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: Fields that something reads, of whatever type it then is.
+#: Fields that some code reads, with any type.
 FIELDS = sorted(
     {
         f.name
@@ -66,8 +66,8 @@ ENCODINGS = st.none() | st.sampled_from(
 READABLE = JSON.map(lambda value: raw(json.dumps(value).encode()))
 PAYLOADS = READABLE | st.builds(raw, st.binary(max_size=64), ENCODINGS | st.binary(max_size=16))
 ANY = PAYLOADS | st.sampled_from(list(POISON.values()))
-#: A start that a lost key would open waits for that key (``test_poison``); every other one is
-#: answered.
+#: A start that a missing key would decode waits for that key (``test_poison``); every other one
+#: gets a response.
 INPUTS = PAYLOADS | st.sampled_from([value for value in POISON.values() if value is not ENCRYPTED])
 KNOWN = [
     "stop",
@@ -123,7 +123,7 @@ def read(testbed: WorkflowHarness, run_id: int) -> None:
     assert {task.run_id for task in testbed.store.tasks.list_tasks(run_id)} == {run_id}
 
 
-#: What is wrong as the input of each kind of workflow.
+#: Wrong input for each kind of workflow.
 WRONG: list[list[Any]] = [
     ["x", 5],
     [{}, {"stage": 7, "pages": "x"}],
@@ -227,7 +227,7 @@ async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_noti
     assert (result.run_id, result.status, result.outcome) == (run_id, "FAILED", "cancelled")
     read(testbed, run_id)
     for stranger in strangers:
-        with suppress(WorkflowFailureError):  # it says what is wrong with its input
+        with suppress(WorkflowFailureError):  # it reports what is wrong with its input
             await stopped(testbed, stranger)
     seen: RunSnapshot = await testbed.snapshot_where(beside, lambda s: s.polls >= 1)
     assert (seen.attempt, seen.outcome, seen.stop, seen.notes) == (1, None, None, [])

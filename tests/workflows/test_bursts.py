@@ -19,7 +19,7 @@ from tests.support.testbed import WorkflowHarness, start_workers
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 OLD, NEW, REMEMBERED = 3, 3, 2
-#: In real time: where it is skipped, an open run is polled all the while.
+#: In real time: with skipped time, an open run is polled all the time.
 BOOKS = {"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}}
 ROLES_HERE = ("workflows", "cluster", "control", "export")
 

@@ -48,7 +48,7 @@ async def planted(testbed: WorkflowHarness) -> RunRef:
     testbed.cluster.folders[1, 0] = testbed.folder
     ask = {"crawler": "books", "args": {"shelf": WORD}, "tags": [WORD]}
     run_id = (await (await testbed.start(ask, id=f"testbed/{testbed.folder.name}")).result()).run_id
-    testbed.handles.clear()  # nothing of it is there to be replayed
+    testbed.handles.clear()  # nothing of it can be replayed
     run: RunRef = testbed.store.runs.get_run(run_id).ref
     return run
 

@@ -29,7 +29,7 @@ EDITS = {
 }  # fmt: skip
 
 
-#: Each edit and each end of the story; the other pairs are marked slow.
+#: Each edit and each ending once; the other pairs are marked slow.
 ENDS = ("mended", "stopped, then mended")
 STORIES = [
     pytest.param(edit, end, marks=() if (n + m) % 2 == 0 else pytest.mark.slow)

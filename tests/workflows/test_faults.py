@@ -167,14 +167,14 @@ async def test_a_long_run_continues_as_new_and_forgets_nothing(
         assert steps[-1] - steps[0] >= timedelta(hours=2)
 
 
-#: Events that a round of signals may put on top, before the execution can go on as another one.
+#: Events that a round of signals may add, before the execution can continue as new.
 MARGIN = 500
 
 
 async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_signals(
     monkeypatch: pytest.MonkeyPatch, testbed: WorkflowHarness
 ) -> None:
-    # Also while the testbed replays, so it is asked for after that.
+    # Also while the testbed replays, so it is requested after that.
     monkeypatch.setattr(calls, "HISTORY_MAX", 150)
     testbed.cluster.behaviour = UNTIL_STOPPED
     handle = await testbed.start({"crawler": "books"})
@@ -182,7 +182,7 @@ async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_sign
     latest = testbed.client.get_workflow_handle(handle.id)
     for _ in range(calls.HISTORY_MAX // 100 + 1):
         await asyncio.gather(*(latest.signal("poll_now") for _ in range(100)))
-        # It has taken them all: a slow worker would fall behind.
+        # It has accepted them all: a slow worker would fall behind.
         await testbed.snapshot_where(latest, lambda _: True)
     await latest.signal("stop")
     await testbed.ended(testbed.client.get_workflow_handle(handle.id, result_type=RunResult))
@@ -204,8 +204,8 @@ async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
     monkeypatch.setattr(cancellation, "PASS_S", 0.0)
     async with open_testbed(forgetful.client, tmp_path) as testbed:
         testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
-        # No force: on a busy machine this server skips minutes as an execution begins that has work
-        # to do.
+        # Without force: on a busy machine, this server skips minutes when an execution with work
+        # begins.
         handle = await testbed.start(
             {"crawler": "books", "tasks": [{}] * 20, "limits": {"force_stop_after_s": None}}
         )

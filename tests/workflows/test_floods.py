@@ -28,10 +28,10 @@ from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: Events after which a history is full in these tests, and signals that are more than two of those
-#: hold.
+#: Events after which a history is full in these tests, and more signals than two such histories can
+#: contain.
 MOST, SIGNALS = 90, 200
-#: What the server takes in one execution, and what is more.
+#: The number that the server accepts in one execution, and more.
 REAL = 12_000
 
 Handle = WorkflowHandle[Any, Any]
@@ -61,7 +61,7 @@ async def flood(handle: Handle, count: int) -> None:
                     await handle.signal(f"noise-{number}", {"n": number})
                     break
                 except RPCError as error:
-                    # Else: as many as one execution may have, in a burst.
+                    # Otherwise: as many as one execution may have, in a burst.
                     if "signal" not in str(error):
                         raise
                     await asyncio.sleep(0.2)
@@ -273,8 +273,8 @@ async def test_workflows_without_signals_drop_them(
         )  # fmt: skip
     else:
         assert (report.failed, report.export is not None) == ([], True)
-    # The server refuses a continue-as-new for signals that came meanwhile; that task is done again,
-    # and says it again.
+    # The server refuses a continue-as-new if signals arrived meanwhile; that workflow task is
+    # repeated, and logs this again.
     dropped = {r.getMessage() for r in caplog.records if "has no signals" in r.getMessage()}
     chain = await testbed.chain(handle)
     assert 1 <= len(dropped) <= len(chain), "once in each execution, with its first signal"

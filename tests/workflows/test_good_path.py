@@ -191,7 +191,7 @@ async def test_an_ended_run_tells_its_parent_with_its_verdict(testbed: WorkflowH
         executes=None if run == 1 else 1
     )
     parent = await testbed.start({"crawler": "books"}, id="parent")
-    # Whose row comes first is run 1, so the child may not begin before that.
+    # The first row is run 1, so the child may not begin before that.
     await testbed.snapshot_where(parent, lambda s: s.run_id == 1)
     told, send = threading.Event(), testbed.outside.send
 

@@ -51,7 +51,7 @@ def test_only_a_wish_that_adds_something_interrupts_and_an_earlier_time_adds_not
     inbox.want_stop(StopIntent(NOW), "first")
     with inbox.taken():
         assert not inbox.changed
-    # Clocks of two gateways differ: what came second may have been asked for first.
+    # Clocks of two gateways differ: the second stop may have the earlier time.
     inbox.want_stop(StopIntent(NOW - timedelta(seconds=5)), "second")
     assert not inbox.changed
     inbox.want_stop(StopIntent(NOW, force=True), "third")

@@ -29,12 +29,12 @@ from tests.support.testbed import WorkflowHarness
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 EMOJI = "\N{GRINNING FACE}"
-#: The longest of signs that have the most bytes, and of the plainest one.
+#: The longest texts with the characters that have the most bytes, and with the plainest one.
 LONG, PLAIN = max((EMOJI * n for n in range(200) if travels(EMOJI * n)), key=len), "x" * SAID_MAX
 TAGS = [f"{n}{LONG}"[:160] for n in range(TAGS_MAX)]
 ID = EMOJI * names.REQUEST_ID_MAX
 SAID = {"requested_by": LONG, "flow_id": LONG, "parent": LONG, "request_id": ID, "tags": TAGS}
-#: What a crawler says how it ended: nothing that it says may end its workflow.
+#: The crawler's report of how it ended: no report may end its workflow.
 ENDED = Behaviour(
     executes=0, end=End(exit_code=0, finish_reason=EMOJI * 1000, message=EMOJI * 1000)
 )
@@ -94,7 +94,7 @@ async def test_of_a_graph_and_its_crawls(real_testbed: WorkflowHarness) -> None:
     assert (told["CrawlFlow"], told["CrawlParent"]) == (key, LONG)
     run = real_testbed.store.runs.get_run(1)
     assert (run.flow_id, run.parent) == (key, names.graph_workflow_id(key))
-    # It may still deliver.
+    # It may still be delivering.
     await real_testbed.client.get_workflow_handle(run.owner_workflow_id).result()
     assert (await _closed_well(real_testbed, run.owner_workflow_id))["CrawlParent"] == run.parent
 

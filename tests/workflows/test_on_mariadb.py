@@ -20,12 +20,12 @@ from tests.workflows import test_faults, test_good_path, test_resume, test_stop
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: What a database could do differently: stops from two sides, takeovers of waves of tasks.
+#: Where databases could differ: stops from two sides, takeovers of waves of tasks.
 CHOSEN: list[Callable[[WorkflowHarness], Awaitable[None]]] = [
     test_stop.test_many_stops_are_one_stop_with_one_row_each,
     test_resume.test_a_terminated_run_goes_on_without_repeating_what_was_done,
 ]
-#: Whose statements the contract of the store plays on MariaDB.
+#: The contract of the store tests their statements on MariaDB.
 OTHERS: list[Callable[[WorkflowHarness], Awaitable[None]]] = [
     test_good_path.test_a_multi_process_run_goes_in_waves,
     test_good_path.test_a_single_process_run_ends_completed,

@@ -52,7 +52,7 @@ def raw(data: bytes, encoding: bytes | None = b"json/plain", **metadata: bytes) 
     return RawValue(Payload(metadata={**more, **metadata}, data=data))
 
 
-#: What cannot be decoded, whatever was expected.
+#: Payloads that cannot be decoded, whatever was expected.
 UNDECODABLE = {
     "bytes that are no text": raw(b"\xff\xfe\x00\xc3"),
     "broken JSON": raw(b"{not json"),
@@ -64,7 +64,7 @@ UNDECODABLE = {
     "protobuf of nobody": raw(b"\x0a\x01", b"binary/protobuf", messageType=b"no.such.Message"),
 }
 ENCRYPTED = raw(b"x" * 64, b"binary/encrypted", **{"encryption-key-id": b"lost"})
-#: What can be decoded and is not what was expected.
+#: Payloads that can be decoded, but differ from what was expected.
 UNEXPECTED = {
     "number": raw(b"5"),
     "text": raw(b'"stop"'),
@@ -79,12 +79,12 @@ UNEXPECTED = {
     "bytes": raw(b"\x00\x01", b"binary/plain"),
 }
 POISON = {**UNDECODABLE, "encrypted with a lost key": ENCRYPTED, **UNEXPECTED}
-#: One of each kind in every run of the tests, the others with the slow ones: what comes of one is
-#: decided by whether it was decoded, is locked, or has another type, and that they are told apart
-#: so is shown of all of them as input.
+#: One of each kind in every run of the tests, the others with the slow ones: the effect depends
+#: only on whether it was decoded, is encrypted, or has another type, and all of them are tested as
+#: input.
 SAMPLE = ("broken JSON", "encrypted with a lost key", "wrong types")
 REST = [name for name in POISON if name not in SAMPLE]
-#: Each set in one testbed; as many at once as have an activity under way in a worker of a
+#: Each set in one testbed; as many at once as can have an activity in progress in a worker of a
 #: testbed.
 every = pytest.mark.parametrize(
     "poisons", [SAMPLE, *(pytest.param(REST[n : n + 5], marks=pytest.mark.slow) for n in range(0, len(REST), 5))],
@@ -201,7 +201,7 @@ async def test_a_stop_stops_whatever_it_carries(
         if poison in UNDECODABLE:
             assert "could not be read, the signal counts" in notes[0]
 
-    # Both signals are read by the same code, so one of the sample is enough for the other.
+    # The same code reads both signals, so one of the sample is enough for the other.
     forced = poisons[:1] if poisons is SAMPLE else poisons
     await each_at_once(play, [*product(["stop"], poisons), *product(["force_stop"], forced)])
 
@@ -461,7 +461,7 @@ ON_THE_WAY = (
     "update_run_started",
     "get_active_running_tasks",
 )
-#: The same, where a poll has found that a task has ended.
+#: The same, after a poll has found that a task has ended.
 AFTER_A_CHANGE = (
     "get_bulk_task_history_data",
     "reconcile_tasks",
@@ -614,7 +614,7 @@ async def test_no_answer_of_another_type_comes_through() -> None:
         for poison, value in {**POISON, "nothing": nothing}.items():
             try:
                 answer = read_answer(method, value.payload, converter)
-            except Exception:  # refused, which is what this is about
+            except Exception:  # refused, which is the subject of this test
                 continue
             if get_origin(expected) is list:
                 assert isinstance(answer, list), (method.__name__, poison)

@@ -28,7 +28,7 @@ def test_a_stop_comes_before_a_change_and_a_change_before_starts_and_planned_pol
         < _turn("run_onetime_crawler", QUEUE_CLUSTER)
         == start
     )
-    # On the control queue there are polls of stopped runs as well.
+    # The control queue also has polls of stopped runs.
     for name in (
         "record_stop",
         "cancel_queued_tasks",

@@ -21,7 +21,7 @@ from tests.support.testbed import WorkflowHarness, workflow_clock
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 HOUR = 3600.0
-#: The first steps of the polling schedule, and what one step lasts at most.
+#: The first steps of the polling schedule, and the maximum duration of a step.
 LAG_S, POLL_S = 65.0, 905.0
 
 

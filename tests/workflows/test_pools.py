@@ -26,7 +26,7 @@ from tests.support.testbed import WorkflowHarness, open_testbed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: Polls come this often, or practically never.
+#: Polls are this frequent, or practically never happen.
 SOON, NEVER = [0.01], [60.0]
 
 

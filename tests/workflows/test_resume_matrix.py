@@ -28,7 +28,7 @@ from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward
 from tests.support.resume_table import SHAPES, WAYS, Cell, cells, few, sampled
 from tests.support.testbed import open_testbed
 
-#: What the matrix has to hold at least, in the words of its table.
+#: The minimum contents of the matrix, in the words of its table.
 DEMANDED = {
     *(f"terminated {when}" for when in (
         "before the first workflow task", "after the history row",
@@ -44,7 +44,7 @@ DEMANDED = {
 WHOLE = sorted(cells(), key=lambda cell: cell.id)
 FEW = [cell for cell in WHOLE if cell in few()]
 SAMPLE = [cell for cell in WHOLE if cell in sampled()]
-#: Each former attempt that is not among the few.
+#: Each previous attempt that is not among the few.
 OTHERS = covering(
     [cell for cell in SAMPLE if cell.former not in {one.former for one in FEW}],
     lambda c: {c.former},
@@ -64,7 +64,7 @@ async def end_as_the_table_says(
     monkeypatch.setattr("tests.support.testbed.workflow_clock", clock)
     async with open_testbed(skipping.client, folder, clock=clock) as testbed:
         catalogue = testbed.scheduler.catalogue.crawlers
-        # Cells end with few items or none, and the runs of all cells are of one crawler.
+        # Cells end with few items or none, and the runs of all cells have one crawler.
         catalogue["books"] = replace(catalogue["books"], expect={"items": {"min": 0}})
         for number, cell in enumerate(chosen, 1):
             clock.begin_anew()

@@ -283,10 +283,11 @@ async def between_two_polls(testbed: WorkflowHarness, handle: WorkflowHandle[Any
     seen = testbed.store.runs.get_run(1).verified_at
     await testbed.until(lambda: testbed.store.runs.get_run(1).verified_at != seen)
     while (await handle.describe()).raw_description.pending_activities:
-        continue  # each question is a call that takes a moment
+        continue  # each query is a call that takes a moment
 
 
-#: How the first try polled before, and which later one executes: each once in ``make test-more``.
+#: How the first try was polled before, and which later one is executing: each once in ``make
+#: test-more``.
 BEFORE = ["seen", "on record", "gone", "gone and no longer tried again", "stopped"]
 ALWAYS = {
     ("seen", 2),

@@ -18,16 +18,16 @@ from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: Counts for ten minutes and then goes on without counting any more.
+#: Counts for ten minutes and then continues without counting.
 STALLS = Behaviour(executes=None, counts_for=600, heeds_stop_after=1)
 TWO = {"tasks": [{}, {}, {}], "max_parallel_tasks": 2}
 
-#: A poll in 16 minutes: the second one after the last count would not see a stall of half an hour,
-#: the third one does.
+#: A poll every 16 minutes: the second one after the last count would not see a stall of half an
+#: hour, the third one does.
 RARELY = {"poll_minutes": [16]}
 
-#: Limit of the request, behaviour of its tasks, outcome, tasks that came to the cluster of a single
-#: and a multi one.
+#: Limit of the request, behaviour of its tasks, outcome, and tasks that reached the cluster for a
+#: single and a multi-process run.
 LIMITS: list[tuple[dict[str, float], Behaviour, str]] = [
     ({"stall_timeout_s": 1800}, STALLS, "cancelled (stalled)"),
     ({"run_timeout_s": 900}, Behaviour(executes=None, heeds_stop_after=1), "timed_out"),

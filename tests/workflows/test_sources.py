@@ -24,7 +24,7 @@ SOURCES = sorted([
     *(HOUSE / "features").glob("*/workflows.py"),
 ])  # fmt: skip
 
-#: Whole modules that a workflow may import. Of the others only these names.
+#: Whole modules that a workflow may import. Of others, only these names.
 WHOLE = (
     "collections.abc",
     "contextlib",
@@ -44,8 +44,8 @@ NAMES = {
     "datetime": {"date", "datetime", "time", "timedelta", "timezone", "UTC"},
     "json": {"dumps", "loads"},
 }
-#: Built-in functions that reach out of the workflow, run text as code, or differ from process to
-#: process.
+#: Built-in functions that reach out of the workflow, execute text as code, or differ between
+#: processes.
 BUILTINS = {
     "open",
     "input",
@@ -62,7 +62,7 @@ BUILTINS = {
 #: Methods of dates that read the clock or the time zone of the machine; ``workflow.now()`` reads
 #: the history.
 CLOCK = {"now", "utcnow", "today", "fromtimestamp", "localtime"}
-#: Ways out of Temporal's own module.
+#: Parts of Temporal's own module that reach out of the workflow.
 UNSAFE = {"unsafe", "extern_functions"}
 #: Methods that change a list, a dictionary or a set.
 CHANGES = {

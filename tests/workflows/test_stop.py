@@ -57,7 +57,7 @@ def _checked(testbed: WorkflowHarness, result: Any, tasks: dict[str, int] | None
     assert testbed.corrections(result.run_id) == []
 
 
-#: Below, some moments have some of the ways alone: the stop matrix has the others.
+#: Below, some moments have only some of the ways: the stop matrix has the others.
 KINDS: list[Stopper] = [_signal, _bare_signal, _force, _cancel]
 
 
@@ -80,7 +80,7 @@ async def test_in_reconciliation(testbed: WorkflowHarness) -> None:
             for n in names
             if n in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod")
         ]
-        # What waits and what executes are different tasks: neither waits for the other.
+        # Waiting and executing tasks are different: neither waits for the other.
         assert order == [
             "record_stop",
             "k8_stop_pod" if forced else "k8_stop_task",

@@ -20,16 +20,15 @@ from tests.support.stop_harness import MISSED, Harness, play
 from tests.support.stop_table import GROUPS, KINDS, PHASES, STATES, Cell, cells, covering
 from tests.support.testbed import open_testbed
 
-#: What a stop does is decided by where the run is, by what is down when it is done, and by the
-#: group of its kind (plain, forced, insisting). So every phase and every kind meets every state,
-#: and the kinds take turns in the phases, so that each phase has two groups at least.
+#: The effect of a stop depends on where the run is, on what is down, and on the group of its kind
+#: (plain, forced, insisting). So every phase and every kind meets every state, and the kinds take
+#: turns in the phases, so that each phase has at least two groups.
 SAMPLE = covering()
-#: What `make test-more` plays, the other cells are slow: each phase and each kind, and each group
-#: in each state. `make test` plays stops by their names.
+#: The cells of `make test-more`, the others are slow: each phase and each kind, and each group in
+#: each state. `make test` selects stops by their names.
 FEW = cover(SAMPLE, lambda cell: {cell.phase, cell.kind, (cell.group, cell.state)})
 REST = [cell for cell in cells() if cell not in SAMPLE]
-#: How long the cells of one test may take, in seconds: less than pytest allows, which ends no
-#: worker.
+#: The time limit for the cells of one test, in seconds: less than pytest's, which ends no worker.
 ALL_S = 540.0
 
 
@@ -47,7 +46,7 @@ async def matches_the_table(
     async with open_testbed(skipping.client, folder, workers=False) as testbed:
         async with asyncio.timeout(ALL_S):
             problems = await play(Harness(testbed, skipping, chosen))
-    # What is untrue is told alone: a deadline that was missed beside it excuses nothing.
+    # Only untrue results are reported: a missed deadline next to one excuses nothing.
     told = [problem for problem in problems if MISSED not in problem] or problems
     assert not problems, "\n".join([f"{len(problems)} differences from stopping.md:", *told])
 

@@ -119,10 +119,10 @@ EXPECTED: dict[Scenario, dict[str, Any]] = {
     },
 }
 NOTHING: dict[str, Any] = {"corrections": [], "cancellations": [], "ended": 1}
-#: Each scenario and each mode once, the rest with the slow ones. What is told is the same in every
-#: scenario, and so is what is done about it: a storm reaches every stage of one with more to lose,
-#: and under a stop, while the start is awaited and in a deployment it has a test of its own. ``on``
-#: shows one wake-up too many, which a storm hides.
+#: Each scenario and each mode once, the rest with the slow ones. Reports are the same in every
+#: scenario, and so are their effects: a storm reaches every stage of a scenario with more to lose,
+#: and separate tests cover a stop, the wait for the start, and a deployment. ``on`` shows one
+#: wake-up too many, which a storm hides.
 ALWAYS = {
     (good_path, "wrong run"),
     (waves, "on"),
@@ -151,11 +151,12 @@ async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
         run_id = await scenario(real_testbed)
         assert truth(real_testbed, run_id) == {**NOTHING, **EXPECTED[scenario]}
         polls = [await polled_at(real_testbed, handle) for handle in real_testbed.handles]
-    # A stop is looked after at once; no other two polls are closer together than they may be.
+    # A stop is followed by a poll at once; other polls are never closer together than permitted.
     assert sum(map(too_close, polls)) <= (scenario is stop)
     for waker in wakers:
         assert waker.counts["sent"] <= waker.counts["recorded"]
-    # A poll that crosses the takeover of its run is refused and done again. Nothing else fails.
+    # A poll that coincides with the takeover of its run is refused and repeated. Nothing else
+    # fails.
     told = [text for text in caplog.messages if text.startswith("recording noticed changes failed")]
     assert bool(told) == any(waker.counts["failed"] for waker in wakers)
     assert [
@@ -218,7 +219,7 @@ async def _storm(testbed: WorkflowHarness, handle: Any) -> list[datetime]:
     while len(polls) < enough:
         assert time.monotonic() < end, f"the polls did not come within {PATIENCE_S:g} s"
         await asyncio.gather(*(handle.signal("poll_now") for _ in range(5)))
-        await asyncio.sleep(0.2)  # so it is told four times in the gap between two polls
+        await asyncio.sleep(0.2)  # so it is reported four times in the gap between two polls
         polls = await polled_at(testbed, handle)
     return polls
 
@@ -251,7 +252,7 @@ async def test_a_storm_under_a_stop_keeps_the_gap(
         {**QUICK, "limits": {"start_check_s": 0.2, "force_stop_after_s": None}}
     )
     await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    # The start is looked for more often than once a second.
+    # The start is polled for more often than once a second.
     before = len(await polled_at(testbed, handle))
     await handle.signal("stop")
     await testbed.until(lambda: testbed.cluster.signals(1))
@@ -276,7 +277,7 @@ async def test_a_storm_while_it_is_deployed_makes_no_second_call(
     await testbed.until(lambda: testbed.scheduler.calls)
     for _ in range(3):
         await asyncio.gather(*(handle.signal("poll_now") for _ in range(5)))
-    await handle.query("status")  # is answered by a workflow that knows of all of them
+    await handle.query("status")  # a workflow that knows all of them responds
     over.set()
     await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     assert len(testbed.scheduler.calls) == 1

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.troubles
 
 HISTORIES = ROOT / "tests" / "histories"
 
-#: Replays every recording with the code of the working directory; prints what was wrong with each
-#: of the refused ones.
+#: Replays every recording with the code of the working directory, and prints what was wrong with
+#: each refused one.
 REPLAY = """
 import asyncio, json, os, pathlib, sys
 from temporalio.client import WorkflowHistory
@@ -65,7 +65,7 @@ EXPORTED = "            await best_effort(s, step)\n"
 TOLD = "            await tell_parent(s)\n"
 CHANGED = "        workflow.upsert_search_attributes(changed)\n"
 
-#: A wrong change -> the edits, and a recording that must notice.
+#: A wrong change -> the edits, and a recording that must reveal it.
 WRONG: dict[str, tuple[list[Change], str]] = {
     "an activity is gone": ([Change(LIFECYCLE, REGISTERED, "")], "completed"),
     "two activities change places": (

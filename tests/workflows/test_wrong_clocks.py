@@ -41,12 +41,12 @@ async def wrong_testbed(
 
     monkeypatch.setattr(testbeds, "workflow_clock", wrong)
     async with open_testbed(unhurried.client, tmp_path, clock=wrong) as testbed:
-        if request.param > 0:  # or the cluster would wait for an hour to begin
+        if request.param > 0:  # otherwise the cluster would wait an hour to begin
             testbed.cluster.clock = utc_now
         yield testbed
 
 
-#: By a clock that is ahead it would be forced at once.
+#: By a fast clock, it would be forced at once.
 @pytest.mark.parametrize("wrong_testbed", [slow(BEHIND), AHEAD], indirect=True)
 async def test_it_is_polled_at_as_often_as_ever_and_force_comes_in_time(
     wrong_testbed: WorkflowHarness,
@@ -59,13 +59,13 @@ async def test_it_is_polled_at_as_often_as_ever_and_force_comes_in_time(
     await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.polls >= 3)
     polls = await polled_at(testbed, handle)
     assert not too_close(polls[2:]), "the start is looked for more often"
-    testbed.cluster.clock = utc_now  # what ends now has the time of its node
+    testbed.cluster.clock = utc_now  # an end now has the time of its node
     await handle.signal("stop")
     assert (await handle.result()).outcome == "cancelled"
     assert testbed.cluster.calls["kill"] == 0, "it was forced at once"
 
 
-#: By a clock that is behind it would not be forced for an hour.
+#: By a slow clock, it would not be forced for an hour.
 @pytest.mark.parametrize("wrong_testbed", [BEHIND, slow(AHEAD)], indirect=True)
 async def test_force_comes_when_it_is_time_for_it(wrong_testbed: WorkflowHarness) -> None:
     testbed = wrong_testbed
@@ -74,7 +74,7 @@ async def test_force_comes_when_it_is_time_for_it(wrong_testbed: WorkflowHarness
         QUICK | {"limits": {"start_check_s": 0.2, "force_stop_after_s": 1}}
     )
     await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    testbed.cluster.clock = utc_now  # what ends now has the time of its node
+    testbed.cluster.clock = utc_now  # an end now has the time of its node
     await handle.signal("stop")
     assert (await handle.result()).outcome == "cancelled"
     assert (testbed.cluster.signals(1), testbed.cluster.calls["kill"]) == (1, 1)

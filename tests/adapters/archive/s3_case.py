@@ -18,7 +18,7 @@ from tests.support.s3 import Bucket
 
 KEY = archive_key(run_ref(7), 1)
 MIB = 2**20
-#: The key below the prefix that the fixture ``archive`` has.
+#: The key below the prefix of the fixture ``archive``.
 OBJECT = f"exports/crawls/{KEY}"
 
 

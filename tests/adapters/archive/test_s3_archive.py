@@ -94,7 +94,7 @@ def test_two_parts_are_on_their_way_and_never_more(
             most = max(most, flying)
         try:
             if number <= 2:
-                first.wait(60)  # neither of them arrives before both are on their way
+                first.wait(60)  # neither arrives before both are in progress
             return real(self, number, body)
         finally:
             with lock:
@@ -121,7 +121,7 @@ def test_progress_goes_on_while_the_server_takes_its_time(
         if proxy.calls[operation]:
             beats.append((step[0], step[1]))
         if len(beats) >= 3:
-            proxy.over.set()  # then it hangs up
+            proxy.over.set()  # then it closes the connection
 
     with contextlib.suppress(NotDelivered):
         archive.store(KEY, [FileSource("", folder)], {}, progress)

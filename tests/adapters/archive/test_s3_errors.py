@@ -387,7 +387,7 @@ def test_whatever_goes_wrong_the_archive_is_whole_or_not_there(
     proxy.calm()
     if result is not None and bucket.unfinished() == []:
         proved(archive, bucket, large, result)
-    # Aborts can fail as well; a try in calm weather leaves nothing of all that.
+    # Aborts can fail as well; a later try without faults leaves nothing of all that.
     proved(archive, bucket, large, store(archive, large))
 
 
@@ -432,7 +432,7 @@ def test_a_cancelled_activity_leaves_nothing(
         cancelled.set()
 
     def progress(files: int, size: int) -> None:
-        if size > 2 * part_size:  # the upload has begun, and is not over
+        if size > 2 * part_size:  # the upload has begun and not ended
             begun.set()
             cancelled.wait(120)
         alive(files, size)
@@ -456,7 +456,7 @@ def test_a_cancelled_activity_leaves_nothing(
 def test_a_living_exporter_of_the_same_key_and_those_of_other_keys_are_left_alone(
     bucket: Bucket, proxy: FaultProxy, folder: Path
 ) -> None:
-    # It may stand still, and lives.
+    # It may stall without failing.
     archive = S3Archive(f"s3://{bucket.name}/exports/crawls", quiet_s=60)
     client, where = bucket.client, {"Bucket": bucket.name, "Key": OBJECT}
     living = client.create_multipart_upload(**where)["UploadId"]

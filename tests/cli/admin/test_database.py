@@ -42,7 +42,7 @@ def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:
     ("works_from", "code", "said"),
     [
         ("9998", 4, "newer version made it"),
-        # A deployment that was rolled back finds the schema of the version that was given up.
+        # A deployment that was rolled back finds the schema of the newer version.
         (None, 0, f"9999, which is newer than this build's {head_version()} and works with it"),
     ],
 )

@@ -26,7 +26,7 @@ from tests.cli.cli_support import Crawlctl
 from tests.contracts.store.harness import Clock, Harness
 
 ROOT = Path(__file__).parents[3]
-#: A process that makes runs and ends them until its input is closed.
+#: A process that creates and ends runs until its input is closed.
 STORM = """
 import sys, threading
 from tests.contracts.store.harness import Clock, Harness
@@ -175,7 +175,7 @@ def test_a_copy_is_put_back_and_the_former_files_are_kept(
     copy, url = tmp_path / "copy.db", sqlite_url(file)
     assert crawlctl("db", "backup", str(copy), "--url", url).code == 0
     fill(file, "r2")
-    # As after a kill: what was written last is only in the write-ahead log.
+    # As after a kill: the last writes are only in the write-ahead log.
     with closing(sqlite_files.connect(file)) as database:
         database.execute("UPDATE run_history SET request_id = 'r3' WHERE request_id = 'r2'")
         database.commit()

@@ -209,7 +209,7 @@ def test_each_missing_right_is_named_with_the_roles_that_grant_it(
         api.deny(verb, resource, name or ("crawls" if resource == "namespaces" else None))
     found = [one for one in look(api) if one.check == "rights"]
     for right in RIGHTS:
-        # And not the same of another group.
+        # And not the same right of another group.
         exactly = re.compile(rf"{re.escape(str(right))}(,|:| in )")
         lines = [one for one in found if exactly.search(one.text)]
         lacking = (right.verb, right.resource, right.name) in missing

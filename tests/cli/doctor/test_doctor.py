@@ -75,7 +75,7 @@ def doctor(
     return call
 
 
-#: Variables of the fixture that say where parts are.
+#: Variables of the fixture with the addresses of parts.
 NAMED = (
     *(
         "LIFECYCLE_DATABASE__URL",
@@ -107,7 +107,7 @@ def test_a_machine_on_which_nothing_runs(doctor: Any, tmp_path: Path) -> None:
 
 def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
     assert found(doctor(), "schema")[0][0] == "bad"
-    # A slow machine may need longer for all tables than a person waits.
+    # A slow machine may need longer for all tables than a person would wait.
     assert found(doctor("--fix", "--timeout", "20s"), "schema") == [
         ("ok", f"empty -> {head_version()}")
     ]
@@ -146,7 +146,7 @@ def test_wrong_settings_are_named_and_the_rest_is_still_checked(doctor: Any) -> 
 
 
 def test_the_value_of_a_misspelt_setting_is_not_shown(doctor: Any) -> None:
-    # Its name does not tell that it was meant to be a secret.
+    # Its name does not show that it was meant to be a secret.
     result = doctor(LIFECYCLE_GATEWAY__TOKN=SECRET, LIFECYCLE_GATEWAY__PASSPHRASE=f"{SECRET}2")
     assert SECRET not in result.out + result.err
     level, text = found(result, "settings")[0]
@@ -393,7 +393,7 @@ def _context(**more: Any) -> Context:
 
 
 def test_a_check_that_crashes_or_hangs_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Time is up for the one that hangs, and not for those that answer.
+    # The check that hangs times out, and not those that respond.
     monkeypatch.setattr(
         report, "time", SimpleNamespace(monotonic=iter([0.0, 60.0, 0.0, 0.0]).__next__)
     )
@@ -822,7 +822,7 @@ def test_a_damaged_database_is_told_once(doctor: Any, tmp_path: Path) -> None:
     make_tables(f"sqlite:///{file}")
     whole = file.read_bytes()
     told = "The database file is damaged"
-    # Tables that no check reads, too; and what is no database at all.
+    # Tables that no check reads, and a file that is no database.
     for content in (
         whole[: 20 * 4096] + b"\xf5" * 40 * 4096 + whole[60 * 4096 :],
         b"no database" * 1000,

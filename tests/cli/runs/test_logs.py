@@ -109,7 +109,7 @@ def test_lines_come_while_the_log_goes_on(served: Served) -> None:
         "-f",
     ]
 
-    # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+    # A shell starts background processes with SIGINT ignored, and children inherit this.
     def heed() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

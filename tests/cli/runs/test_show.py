@@ -128,7 +128,7 @@ def test_describe_tells_every_stop_by_whom_and_why(
         "force": True,
         "acted_at": None,
     }
-    # The intent merges them: the first person's reason and time, and the force of the second.
+    # The intent merges them: the first person's reason and time, and the second one's force.
     stop = asked | {"force": True}
     _run_page(
         gateway,

@@ -227,7 +227,7 @@ def test_a_document_without_an_end_is_refused(crawlctl: Crawlctl, form: str) -> 
 # --- on a terminal --------------------------------------------------------------------------------
 
 
-# A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+# A shell starts background processes with SIGINT ignored, and children inherit this.
 def _heed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -260,7 +260,7 @@ def _on_a_terminal(
                     interrupted = True
                     process.send_signal(signal.SIGINT)
         except BaseException:
-            process.kill()  # or the way out would wait for it, and it for somebody who reads
+            process.kill()  # otherwise each would wait for the other at the exit
             raise
     os.close(leader)
     return process.returncode, text.decode()

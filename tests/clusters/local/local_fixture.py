@@ -25,9 +25,9 @@ from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, T
 from tests.support.run_refs import run_ref
 
 RUN = 5
-#: Longer than any test may take: what ends it is the test.
+#: Longer than any test may take: the test ends it.
 SLEEP = "import time; time.sleep(300)"
-#: Names dead processes and an end in its files, while it executes.
+#: Writes dead processes and an end into its files while it is executing.
 FORGER = """
 import json, os
 home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])
@@ -42,8 +42,8 @@ for name, data in [
         json.dump(data, file)
     os.rename(home + "/forged.tmp", home + "/" + name)
 """
-#: Counts its SIGTERMs in files/signals, says so when its handler is there, and ends a moment after
-#: the first.
+#: Counts its SIGTERMs in files/signals, prints when its handler is installed, and ends a moment
+#: after the first.
 POLITE = """
 import os, signal, time
 files = os.environ["CRAWL_FILES_DIR"]
@@ -64,7 +64,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()
 time.sleep(300)
 """
-#: A grandchild in a session of its own, which ignores SIGTERM; the crawler itself ignores it too.
+#: A grandchild in its own session, which ignores SIGTERM, like the crawler itself.
 DOUBLE_FORK = """
 import os, signal, time
 files = os.environ["CRAWL_FILES_DIR"]
@@ -82,8 +82,8 @@ while not os.path.exists(files + "/daemon"):
     time.sleep(0.01)
 open(files + "/ready", "w").close()
 """
-#: Leaves the group, the session and the marks: a daemon with an empty environment. Its number is in
-#: files/daemon.
+#: Leaves the group, the session and the environment marks: a daemon with an empty environment. Its
+#: number is in files/daemon.
 ESCAPED = """
 import os, signal, sys, time
 files = os.environ["CRAWL_FILES_DIR"]

@@ -11,7 +11,7 @@ import pytest
 
 from crawler_lifecycle.clusters.local.folders.arrivals import Arrivals
 
-#: A test that waits for so long has failed.
+#: A test that waits this long has failed.
 LONG_S = 60.0
 
 
@@ -70,7 +70,7 @@ def test_a_folder_that_is_missing_is_told_by_nothing_until_it_is_back(
 ) -> None:
     folders[1].rmdir()
     arrivals.renew()
-    arrivals.wait(0)  # the kernel says that it watches the old one no more
+    arrivals.wait(0)  # the kernel reports that it no longer watches the old one
     assert arrivals.wait(0), "something may have arrived"
     folders[1].mkdir()
     arrivals.renew()

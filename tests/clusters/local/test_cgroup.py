@@ -14,7 +14,7 @@ import pytest
 from crawler_lifecycle.clusters.local.processes import cgroup
 from crawler_lifecycle.clusters.local.processes.cgroup import Group, Parent, Unavailable
 
-#: What the kernel puts into every new group.
+#: What the kernel writes into every new group.
 NEW = {"cgroup.procs": "", "memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0"}
 NEW |= {"cgroup.controllers": "", "memory.events": "low 0\noom 3\noom_kill 0\n", "memory.peak": "0"}
 NEW |= {"cgroup.kill": "", "cpu.max": "max 100000"}
@@ -54,7 +54,7 @@ class Kernel:
             Path(folder, name).write_text("")  # each write sets a value, whatever was there
         self._write(folder, name, text)
         if name == "cgroup.procs":
-            Path(folder, name).write_text("")  # the process that is tried out is gone in a moment
+            Path(folder, name).write_text("")  # the process for the experiment ends in a moment
 
     def group(self, path: str, **files: str) -> Path:
         folder = self.root / path.strip("/")
@@ -206,7 +206,7 @@ def test_what_the_kernel_is_told_and_asked(kernel: Kernel) -> None:
         for name in ("memory.max", "memory.swap.max", "memory.oom.group")
     }
     assert told == {"memory.max": str(2**27), "memory.swap.max": "0", "memory.oom.group": "1"}
-    assert (folder / "cpu.max").read_text() == "1000 100000"  # the kernel grants no less
+    assert (folder / "cpu.max").read_text() == "1000 100000"  # the kernel's minimum
     assert group.oom_kills() == 0
     (folder / "memory.events").write_text("low 0\noom 9\noom_kill 2\noom_group_kill 1\n")
     (folder / "memory.peak").write_text("134217728\n")

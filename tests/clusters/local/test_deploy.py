@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_fixture import RUN, SLEEP, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
-#: In a process that deploys beside others: see ``_meet``.
+#: In a process that deploys in parallel with others: see ``_meet``.
 together: Barrier
 
 ONCE = """

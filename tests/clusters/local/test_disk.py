@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.task import TaskStatus, read_end
 from tests.clusters.local.local_fixture import Fixture
 from tests.support.disks import small_disk
 
-#: Prints and writes until nothing more fits, counts all the while, and fails for it.
+#: Prints and writes until the disk is full, counting all the time, and then fails.
 FILLS = """
 import json, os, sys, time
 with open(os.environ["CRAWL_STATS_FILE"], "w") as file:

@@ -79,7 +79,7 @@ def test_garbage_under_a_running_crawler_hides_nothing(fixture: Fixture, name: s
     (fixture.folder() / name).write_bytes(b"{ not json")
     seen = fixture.poll()
     assert seen.phase is Phase.EXECUTING
-    if name != "waiting.json":  # which nobody needs any more
+    if name != "waiting.json":  # which is no longer needed
         assert f"ignored: {name} is not JSON" in (seen.reason or "")
     if name == "process.json":
         fixture.slay(fixture.supervisor())
@@ -129,8 +129,7 @@ def test_an_end_while_the_folder_of_tasks_is_missing_is_written_when_it_is_back(
     fixture: Fixture,
 ) -> None:
     go = fixture.state / "go"
-    # Only when it says so: a crawler that has been forked and has not executed yet still needs the
-    # folder.
+    # Only when it reports so: a forked crawler that has not executed yet still needs the folder.
     fixture.start(f"""
 import os, time
 open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()

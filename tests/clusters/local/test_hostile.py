@@ -39,7 +39,7 @@ from tests.support.run_refs import run_ref
 pytestmark = pytest.mark.processes
 
 KINDS = ("nothing", "file", "link", "loop", "pipe", "elsewhere")
-#: Files of a task that say something, and what a crawler may write into them to be left alone.
+#: Files of a task with contents, and what a crawler may write into them to avoid being stopped.
 LIES = {
     "spec.json": {"uid": "another"},
     "supervisor.json": None,
@@ -104,8 +104,7 @@ def watched(fixture: Fixture) -> Iterator[Callable[[], list[int]]]:
     thread.join()
 
 
-#: Level and kind, and whether it is a stop or a kill: each of the three with each of the others is
-#: a long matrix.
+#: Level and kind, and whether it is a stop or a kill: all combinations would be a long matrix.
 PLACES = [
     *(("attempt", kind) for kind in KINDS),
     ("index", "file"),
@@ -123,7 +122,7 @@ REPLACED = [
 def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
     fixture: Fixture, watched: Callable[[], list[int]], level: str, kind: str, force: bool
 ) -> None:
-    signals = fixture.state / "signals"  # the crawler's own folder is not there any more
+    signals = fixture.state / "signals"  # the crawler's own folder no longer exists
     fixture.start(STUBBORN if force else POLITE.replace('files + "/signals"', repr(str(signals))))
     task, supervisor, runner = known(fixture), fixture.supervisor(), fixture.runner()
     put(place(fixture, level), kind)
@@ -190,7 +189,7 @@ def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(
     if how == "folder":
         path.mkdir()
     elif how == "lie":
-        # Somebody else's processes, in the place of our own.
+        # Somebody else's processes, in place of our own.
         told = fixture.supervisor(1)._asdict() if name == "supervisor.json" else lie
         path.write_text(json.dumps(told))
     assert (
@@ -222,7 +221,8 @@ def test_an_end_that_the_crawler_wrote_is_set_aside(fixture: Fixture) -> None:
     assert json.loads((fixture.folder() / "end.json.forged").read_text()) == LIES["end.json"]
 
 
-#: Executes itself anew without an environment: only its runner still says whose it is.
+#: Executes itself again without an environment: only its runner still shows to which task it
+#: belongs.
 UNMARKED = """
 import sys
 ready = os.environ["CRAWL_FILES_DIR"] + "/ready"
@@ -337,7 +337,7 @@ def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
 
 # --- the log --------------------------------------------------------------------------------------
 
-#: 200 MB as fast as it goes.
+#: 200 MB as fast as possible.
 FLOOD = """
 import os
 for _ in range(3200):
@@ -428,7 +428,9 @@ print("last words", flush=True)
 
 
 def test_names_are_those_of_a_task_and_no_other(fixture: Fixture) -> None:
-    fixture.start(DOUBLE_FORK + "time.sleep(300)\n")  # what a crawler leaves at its end is killed
+    fixture.start(
+        DOUBLE_FORK + "time.sleep(300)\n"
+    )  # whatever a crawler leaves at its end is killed
     daemon = int((fixture.folder() / "files/daemon").read_text())
     supervisors, crawlers = folder_reader.TaskFolder(
         fixture.cluster._state, run_ref(RUN), fixture.ref()

@@ -115,7 +115,8 @@ def test_the_supervisor_while_it_starts_the_crawler(fixture: Fixture) -> None:
         time.sleep(0.0015 * index)
         supervisor = fixture.supervisor(index)
         fixture.slay(supervisor)
-        # What it forked for the crawler executes, or leaves because nobody opens its gate.
+        # The process that it forked for the crawler executes, or exits because nobody opens its
+        # gate.
         wait_until(
             lambda index=index: (
                 not any(_argument(fixture, index) in _told(pid, "cmdline") for pid in all_pids())

@@ -32,7 +32,7 @@ for _ in range(2):
         time.sleep(300)
 time.sleep(300)
 """
-#: Forked children share what the parent holds: that counts once.
+#: Forked children share their parent's memory, which counts once.
 SHARED = """
 import os, time
 held = bytearray(60 * 2**20)
@@ -52,7 +52,7 @@ while not os.path.exists(files + "/go"):
     time.sleep(0.01)
 """
 FAST = "held = bytearray(b'x' * (90 * 2**20))\nraise SystemExit(1)\n"
-#: Out of reach of the environment marks and of the group: a daemon with an environment of its own.
+#: Without environment marks and outside the group: a daemon with its own environment.
 HIDDEN = """
 import os, time
 files = os.environ["CRAWL_FILES_DIR"]
@@ -76,8 +76,8 @@ def _unavailable() -> str | None:
 
 
 WHY_NOT = _unavailable()
-#: Where the kernel offers no such group, these are among the tests of `make test-all`, which says
-#: that it skips them.
+#: If the kernel offers no such group, these belong to `make test-all`, which reports that it skips
+#: them.
 UNABLE = [
     pytest.mark.slow,
     pytest.mark.skip(reason=f"no cgroup can be made on this machine: {WHY_NOT}"),
@@ -100,8 +100,7 @@ def fixture(request: pytest.FixtureRequest, make_fixture: Callable[..., Fixture]
 def kernel(make_fixture: Callable[..., Fixture]) -> Iterator[Fixture]:
     made = make_fixture(cgroup_setting="auto")
     yield made
-    # The supervisor takes it away once the end is on file; one that was killed leaves that to the
-    # next poll.
+    # The supervisor removes it once the end is on file; after a kill, the next poll does.
     wait_until(lambda: made.poll() and groups(made) == [])
 
 
@@ -324,9 +323,7 @@ def test_a_spec_that_names_a_foreign_group_is_garbage(
     fixture = make_fixture(cgroup_setting="off")
     fixture.deploy("pass")
     fixture.until(Phase.ENDED)
-    wait_until(
-        lambda: not fixture.supervisor().alive()
-    )  # while it lives, the file is its own matter
+    wait_until(lambda: not fixture.supervisor().alive())  # while it is alive, it owns the file
     spec = json.loads((fixture.folder() / "spec.json").read_text())
     spec |= {"cgroup": str(tmp_path), "name": "foreign"}
     foreign = tmp_path / f"foreign-{spec['uid'][:8]}"

@@ -80,7 +80,7 @@ def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_poll_sees_them(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is reported once, and not earlier: the recipient polls once, in the observer's thread."""
-    # It reads once, and then when the kernel tells something.
+    # It reads once, and then when the kernel reports something.
     monkeypatch.setattr(observer, "CHECK_S", 1e6)
     seen: list[Phase] = []
     over, seeing = threading.Event(), LocalObserver(fixture.state)

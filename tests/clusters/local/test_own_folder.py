@@ -147,7 +147,7 @@ def test_who_killed_all_that_watched_it_had_existed(fixture: Fixture, way: str) 
     seen = over(
         fixture, f"{way}os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n"
     )
-    # While its folder is there, the zombie of its runner tells how that died, until process 1 has
+    # While its folder exists, the zombie of its runner shows how that died, until process 1 has
     # reaped it.
     assert recorded(seen).correction == "vanished" or (recorded(seen).correction, way) == (
         "killed",

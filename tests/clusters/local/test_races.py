@@ -30,7 +30,7 @@ from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
 
-#: Leaves a child behind and ends, once somebody closes its standard input.
+#: Leaves a child behind and ends, once its standard input is closed.
 FORKS_AND_ENDS = """
 import os, sys, time
 sys.stdin.read()
@@ -82,7 +82,7 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
     """The kernel removes a process's arguments and environment before its number."""
     fixture.deploy("pass")
     fixture.until_on_file()
-    nameless = subprocess.Popen(["/bin/sleep", "300"])  # its arguments say nothing of the task
+    nameless = subprocess.Popen(["/bin/sleep", "300"])  # its arguments do not identify the task
     read, asked = identity.read_stat, list[int]()
 
     def read_at_its_end(pid: int) -> Stat | None:

@@ -26,7 +26,7 @@ from tests.clusters.local.local_fixture import Fixture, wait_until
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler, untried
 
-#: It says when it is past its beginning, for which it needs its folder.
+#: It reports the end of its start, for which it needs its folder.
 UP = """
 import os, time
 open(os.path.join(os.environ["CRAWL_FILES_DIR"], "up"), "w").close()
@@ -157,7 +157,7 @@ def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: St
     saved = stand.fixture.state / "state" / str(former.run) / "0"
     (saved / "requests.seen").write_text("of the run before")
     stand.cluster.kill(former.run, theirs)
-    # As somebody does who wants to make room.
+    # As somebody does who needs disk space.
     shutil.rmtree(stand.fixture.state / "tasks" / str(former.run))
 
     stand.restore()
@@ -171,13 +171,13 @@ def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: St
 def test_a_process_whose_folder_is_gone_still_says_whose_it_is(stand: Stand) -> None:
     former, theirs = stand.begun()
     folder = stand.fixture.state / "tasks" / str(former.run)
-    while folder.exists():  # its supervisor may write a file into what is being removed
+    while folder.exists():  # its supervisor may write a file into the folder during the removal
         shutil.rmtree(folder, ignore_errors=True)
     stand.restore()
     later = stand.run("after")
     stand.deploy(later)
     wait_until(lambda: stand.phase(later, stand.ref(later)) is Phase.EXECUTING)
-    # One reading of /proc may meet a process that is about to execute another program; audits read
+    # One reading of /proc may see a process that is about to execute another program; audits read
     # again.
     wanted = {(former.run, True), (later.run, False)}
     seen: set[tuple[RunRef, bool]] = set()

@@ -170,7 +170,7 @@ def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
         found = really(self, name)
         if name == "files" and cleaning.ident is None:
             cleaning.start()
-            cleaning.join(0.5)  # it would be through by then, if nothing held it
+            cleaning.join(0.5)  # it would have finished if nothing held it
         return found
 
     monkeypatch.setattr(TaskFolder, "has", has)
@@ -219,7 +219,7 @@ def test_the_trash_is_emptied_while_a_run_is_put_aside(
         monkeypatch.undo()
         really(name, mode)
         other.start()
-        other.join(0.5)  # it would be through by then, if nothing held it
+        other.join(0.5)  # it would have finished if nothing held it
         assert name.is_dir()
 
     monkeypatch.setattr(os, "makedirs", makedirs)

@@ -16,7 +16,7 @@ from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
 
-#: Says that it executes, and ends when it is told to.
+#: Reports that it executes, and ends when it is told to.
 HELD = """
 import os, time
 files = os.environ["CRAWL_FILES_DIR"]
@@ -90,7 +90,7 @@ def test_the_next_free_slot_is_for_the_most_urgent(make_fixture: Callable[..., F
         fixture.until_on_file()
 
 
-#: Notes its run in one file for all.
+#: Writes its run into one file for all.
 NOTED = """
 import os
 with open(os.environ["CRAWL_STATE_DIR"] + "/../../order", "a") as file:

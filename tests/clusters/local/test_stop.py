@@ -29,7 +29,8 @@ from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
 
-#: What a crawler has forked is killed at its end: it stays until the test has seen it.
+#: Processes that a crawler has forked are killed at its end, so it continues until the test has
+#: seen them.
 UNTIL_TOLD = """
 while not os.path.exists(files + "/go"):
     time.sleep(0.01)
@@ -54,7 +55,7 @@ def test_many_stops_at_once_send_one_signal(fixture: Fixture) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    fixture.runner().send(signal.SIGTERM)  # somebody else, too
+    fixture.runner().send(signal.SIGTERM)  # the signal also reaches others
     seen = fixture.until(Phase.ENDED)
     assert how(seen) == (0, None, "shutdown")
     assert fixture.signals() == 1
@@ -68,7 +69,7 @@ def test_a_stop_before_the_crawler_has_its_handler_ends_it_at_once(fixture: Fixt
     for index in range(6):
         seen = fixture.until(Phase.ENDED, index)
         assert seen.end is not None
-        # By the signal: force would have said so, after the grace.
+        # It was the signal: force would have been recorded, after the grace period.
         assert seen.end.reason == "Cancelled" or seen.end.exit_code in (11, 13), seen
 
 
@@ -189,5 +190,5 @@ def test_a_reused_number_is_not_signalled(fixture: Fixture) -> None:
         fixture.cluster.stop(run_ref(RUN), fixture.ref())
         fixture.cluster.kill(run_ref(RUN), fixture.ref())
         assert stranger.poll() is None
-        assert not crawler.alive()  # found by its environment all the same
+        assert not crawler.alive()  # it is still found by its environment
         stranger.kill()

@@ -26,11 +26,11 @@ from tests.support.run_refs import run_ref
 pytestmark = pytest.mark.processes
 
 NOBODY = pwd.getpwnam("nobody")
-#: An interpreter that every user may execute: that of the tests may lie in somebody's home.
+#: An interpreter that every user may execute; that of the tests may be in somebody's home.
 PYTHON = "/usr/bin/python3"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
-#: Tries what a crawler must not do, and tells what came of it.
+#: Tries what a crawler must not do, and prints the results.
 TRIES = """
 import json, os, signal, sys
 files, told = os.environ["CRAWL_FILES_DIR"], {}
@@ -134,7 +134,7 @@ def test_folders_that_the_service_made_let_the_user_pass_and_no_others(public: P
             poll, user="nobody", group=NOBODY.pw_gid, extra_groups=[], cwd="/", capture_output=True
         )
         assert (done.returncode == 0) == allowed, done.stderr
-        # Somebody closes what is there already: it stays so, and the service says it.
+        # Somebody closes an existing folder: it stays closed, and the service reports this.
         (public / "made").chmod(0o700)
     assert f"cannot enter {public / 'made'} (mode 0700)" in refusal(
         public / "made" / "by us", "nobody"

@@ -50,7 +50,7 @@ while time.monotonic() < until and not stopped and not os.path.exists(told):
     time.sleep(0.01)
 """
 
-#: What the crawler tells of its own at its end.
+#: The crawler's own statistics at its end.
 STATISTICS = {"item_scraped_count": 2, "mine": 0.5}
 
 

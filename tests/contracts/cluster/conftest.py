@@ -9,7 +9,7 @@ from tests.contracts.cluster.cluster_harness import FakeHarness, Harness, LocalH
 from tests.contracts.cluster.kube_fake_harness import FakeKubernetesHarness
 
 
-#: The example of a kind of one's own has processes as ``local`` has, and is played with what starts
+#: The example of a custom kind has processes like ``local``, and runs with the tests that start
 #: those.
 @pytest.fixture(
     params=["fake", "local", "kubernetes", pytest.param("spool", marks=pytest.mark.processes)]

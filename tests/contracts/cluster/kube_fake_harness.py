@@ -89,6 +89,6 @@ class FakeKubernetesHarness(KubernetesHarness):
         began = datetime.fromisoformat(
             pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
         )
-        # Stamps have whole seconds.
+        # Timestamps have whole seconds.
         if (self.now() - began).total_seconds() >= max(self._seconds, 1.0):
             self.server.controllers.end_pod(pod, 0, message=summary("finished", 0))

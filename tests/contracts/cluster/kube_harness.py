@@ -37,7 +37,7 @@ class Both(KubernetesCluster):
         self._deployer = KubernetesDeployer(api, settings)
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
-        for task in deployment.tasks:  # as the kubelet makes the sub-path when the pod starts
+        for task in deployment.tasks:  # as the kubelet creates the sub-path when the pod starts
             if task.index == 0:
                 (self.root / files_path(deployment.run, 0, task.attempt)).mkdir(
                     parents=True, exist_ok=True
@@ -52,7 +52,7 @@ def summary(reason: str, code: int, **more: Any) -> str:
     )
 
 
-#: What our runner says of a crawl that came to its end, and of one that was told to leave.
+#: The runner's reports of a finished crawl, and of one that was told to exit.
 FINISHED, SHUTDOWN = summary("finished", 0), summary("shutdown", 11)
 
 
@@ -95,7 +95,7 @@ class KubernetesHarness(Harness):
 
     cluster: Both
     saturated = r"quota is used up: exceeded quota: one-slot"
-    #: SIGTERM comes first and SIGKILL a second or two later; this crawler uses the time.
+    #: SIGKILL follows SIGTERM after a second or two, and this crawler uses the time.
     killed = (11, None, "shutdown")
     counts_signals = False
 
@@ -156,7 +156,7 @@ class KubernetesHarness(Harness):
     ) -> list[DeployedTask]:
         whole = replace(self.deployment(tasks, attempt), record=record or {})
         answers = []
-        for task in whole.tasks:  # the first one gets the room
+        for task in whole.tasks:  # the first one gets the slot
             answers += self.cluster.deploy(replace(whole, tasks=[task]), self.crawler(seconds))
             self._taken_up(task.index, attempt)
         self._uids = {answer.index: answer.uid for answer in answers}

@@ -14,8 +14,8 @@ from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
 from tests.support.run_refs import run_ref
 
 OURS = run_ref(RUN)
-#: The run that has the number now. Its tasks have the same numbers, too: their rows were counted
-#: anew as well.
+#: The run that has the number now. Its tasks have the same numbers, because their rows were counted
+#: again as well.
 LATER = RunRef(RUN, "f" * 32)
 
 

@@ -123,7 +123,7 @@ def test_only_a_regular_file_is_a_log(
     harness = LocalHarness(tmp_path / "state")
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    monkeypatch.chdir(harness.folder)  # paths of sockets may not be long
+    monkeypatch.chdir(harness.folder)  # paths of sockets must be short
     _put(kind, Path("log"), secret)
     answers: list[LogPart | None] = []
     reading = threading.Thread(target=lambda: answers.append(harness.read(None)), daemon=True)

@@ -25,7 +25,7 @@ from tests.support.kube_api.clients import patient
 from tests.support.kube_api.problems import Problem
 from tests.support.run_refs import run_ref
 
-#: As in production, but for the pauses after a failure.
+#: As in production, except for the pauses after a failure.
 PACE = Pace(first_s=0.2, most_s=1.0)
 
 
@@ -125,7 +125,7 @@ class KubernetesHarness(Harness):
             self.api.patch(self.api.pods_path(name), {"metadata": {"finalizers": None}})
 
     def phase(self, index: int = 0) -> Phase:
-        # That it is stopping makes a poll believe at once that it is gone.
+        # While it is being stopped, a poll believes at once that it is gone.
         ref = TaskRef(1000 + index, index, 1, self._uids.get(index), stopping=index in self._taken)
         return self.cluster.poll(run_ref(RUN), [ref]).observations[0].phase
 
@@ -159,7 +159,7 @@ class FakeApiHarness(KubernetesHarness):
             for index in sorted(self._seconds):
                 try:
                     self._mind(index, cluster_name(RUN, index, 1))
-                except (Problem, AssertionError):  # not created yet, or taken away
+                except (Problem, AssertionError):  # not created yet, or removed
                     self._ends.pop(index, None)
 
     def _mind(self, index: int, name: str) -> None:

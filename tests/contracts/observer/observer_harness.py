@@ -114,7 +114,7 @@ class Harness:
         """End everything."""
 
 
-#: Seconds after which nobody in a test polls any more.
+#: The interval in seconds after which no test polls any more.
 NEVER_S = 1e6
 
 
@@ -151,7 +151,7 @@ class FakeHarness(Harness):
         self._uids[index] = answer.uid
 
     def count(self, pages: int, index: int = 0) -> None:
-        # A share of what it will have counted at its end, in its first moments; then no more.
+        # A share of its final count, in its first moments; then no more.
         task, share = self.fake._tasks[RUN, index, 1], 1e-5
         planned, counts_for = (
             Counters(pages=round((pages + 0.5) / share)),
@@ -184,7 +184,7 @@ class FakeHarness(Harness):
         return self.fake.poll(run_ref(RUN), [ref]).observations[0].phase
 
 
-#: Executes for so long, or until it finds a file.
+#: Executes for this time, or until it finds a file.
 _CRAWLER = """
 import os, time
 until, told = time.monotonic() + {seconds}, os.environ["CRAWL_FILES_DIR"] + "/end"
@@ -267,7 +267,7 @@ class SpoolHarness(Harness):
         (self._folder(index) / "files/end").touch()
 
     def slay(self, index: int = 0) -> None:
-        def gone() -> bool:  # one that was just being executed is seen, and killed, a moment later
+        def gone() -> bool:  # one that was just starting is found, and killed, a moment later
             pids = _processes().get(str(self._folder(index)), [])
             for pid in pids:
                 with suppress(ProcessLookupError):

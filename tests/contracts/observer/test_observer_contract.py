@@ -21,7 +21,7 @@ def test_a_start_and_an_end_are_told_at_once(harness: Harness) -> None:
         told.after(lambda: (harness.finish(), harness.until(*OVER)))
         assert {run for run, _ in told.calls} == {RUN}
         assert set(told.tasks) == {frozenset({(0, 1)})}, "its index and its attempt"
-        # Told means that it had happened: a poll from then on sees it.
+        # A report means that it has happened: a later poll sees it.
         assert harness.phase() in OVER
 
 

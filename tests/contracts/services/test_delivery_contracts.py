@@ -173,7 +173,7 @@ def test_a_catalogue_knows_its_crawlers(catalogue: Catalogue) -> None:
 
 
 def test_the_directory_tells_chains_of_one_id_apart() -> None:
-    # The adapter over a real server passes the same expectations in tests/workflows.
+    # The adapter meets the same expectations with a real server in tests/workflows.
     directory = FakeDirectory(Owner("w", "second"))
     assert directory.is_open(Owner("w", "second"))
     assert not directory.is_open(Owner("w", "first"))

@@ -122,7 +122,7 @@ class Graphed:
         def how(graph: Any) -> PickedSteps:
             graph.released(released)
             graph.ended(ends)
-            many = {"answered": 16, "ended": 10_000}  # short functions, and a pool with many places
+            many = {"answered": 16, "ended": 10_000}  # short functions, and a pool with many slots
             picked: PickedSteps = graph.pick(now, batches=500, begin=100, **many)
             return picked
 

@@ -45,7 +45,7 @@ def page(numbers: Sequence[int], after: int = 0, **fields: object) -> Page:
     return Page(items, after + len(items), **fields)  # type: ignore[arg-type]
 
 
-#: Decisions that no manager can take which has one job that waits.
+#: Impossible decisions for a manager with one waiting job.
 NONSENSE = [
     Decision(picked=[PickedJob(10**9, 1, job(1))]),
     Decision(picked=[PickedJob(-5, 1, job(1))]),

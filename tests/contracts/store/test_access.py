@@ -91,7 +91,7 @@ def test_long_texts_are_cut_and_odd_ones_are_kept(harness: Harness, store: Store
 
 def test_filters_and_pages_give_each_row_once_newest_first(harness: Harness, store: Store) -> None:
     for n in range(12):
-        harness.clock.forward(n % 3)  # several in one moment
+        harness.clock.forward(n % 3)  # several at the same time
         store.access.record_access(
             [row(harness, caller=f"c{n % 2}", outcome="forbidden" if n == 7 else "done")]
         )

@@ -87,7 +87,7 @@ def test_a_key_with_other_arguments(harness: Harness) -> None:
         ):
             harness.store.additions.add_tasks(fence.run_id, "k1", other)
     assert harness.store.tasks.count_tasks(fence.run_id).queued == 3
-    # Keys belong to a run, and letters count.
+    # Keys belong to a run, and are case-sensitive.
     other_run = harness.run("r2")
     assert [
         task.index for task in harness.store.additions.add_tasks(other_run.run_id, "k1", ARGS[:1])
@@ -121,7 +121,7 @@ def test_more_tasks_than_a_run_may_have(harness: Harness, monkeypatch: pytest.Mo
     ):
         harness.store.additions.add_tasks(fence.run_id, "k", [*ARGS, {}])
     assert len(harness.store.additions.add_tasks(fence.run_id, "k", ARGS)) == 2
-    # The repeat asks for no more room.
+    # The repetition needs no more capacity.
     assert len(harness.store.additions.add_tasks(fence.run_id, "k", ARGS)) == 2
     with pytest.raises(InvalidRequest, match="this one has 4"):
         harness.store.additions.add_tasks(fence.run_id, "k2", [{}])
@@ -179,7 +179,7 @@ def test_many_adders_at_once(harness: Harness) -> None:
     def add(key: str) -> Callable[[], list[AddedTask]]:
         return lambda: harness.store.additions.add_tasks(fence.run_id, key, [{"key": key}] * 5)
 
-    # Every key twice at the same time, as a caller that lost patience would send it.
+    # Every key twice at the same time, as an impatient caller would send it.
     answers = together(*[add(f"k{n % 8}") for n in range(16)])
     assert answers[:8] == answers[8:]
     indexes = [task.index for answer in answers[:8] for task in answer]

@@ -135,7 +135,7 @@ def test_requests_that_are_all_refused_are_no_success(harness: Harness) -> None:
 def test_a_drop_is_measured_at_the_good_runs_of_its_crawler_and_project(harness: Harness) -> None:
     for items in (150, 100, 110, 90, 105, 95):
         crawl(harness, HALF, items)
-    for _ in range(GOOD_RUNS + 2):  # however many follow, they are not what is usual
+    for _ in range(GOOD_RUNS + 2):  # however many follow, they are not usual
         dropped = crawl(harness, HALF, 49)
         assert (dropped.outcome, list(told(harness, dropped))[-1]) == ("dropped", EVENT_RUN_DROPPED)
     assert (

@@ -76,7 +76,7 @@ def test_a_counter_is_never_lowered(harness: Harness) -> None:
     )
     now = harness.clock.forward(60)
     [task] = harness.store.polls.found_state(fence).tasks
-    # A poll reads, somebody counts on, and only then the poll is written down.
+    # A poll reads, another process counts, and only then is the poll recorded.
     harness.poll(
         fence, [seen(task, Phase.EXECUTING, now, uid=task.uid, counters=Counters(pages=7))]
     )

@@ -76,7 +76,7 @@ def test_statistics_that_another_hand_wrote_count_for_nothing(harness: Harness, 
     assert harness.store.tasks.statistics(fence.run_id) == {"d": 2, "a": 1}
 
 
-#: table, column, and a value that cannot be there.
+#: Table, column, and an impossible value.
 REFUSED: dict[str, tuple[str, str, object]] = {
     "unknown status": ("run_history", "status", "BANANA"),
     "empty status": ("run_history", "status", ""),
@@ -135,7 +135,7 @@ def test_what_cannot_be_is_refused_at_its_own_statement(harness: Harness, hand: 
     harness.store.managers.add_page(managed.fence, page([1]))
     Graphed.made(harness, [graph_step("a")])
     for name, (table, column, value) in REFUSED.items() if hand.checked else ():
-        # Trigger is a word of MySQL's.
+        # Trigger is a reserved word in MySQL.
         quoted = hand.engine.dialect.identifier_preparer.quote(column)
         assert hand.read(f"SELECT COUNT(*) FROM {table}"), table
         try:

@@ -26,10 +26,10 @@ from tests.support.servers import each_on_sqlite
 from .harness import Harness, seen
 
 CODES = (0, 1, 2, 5, 137)
-#: A word that nobody else says.
+#: A word that no other part uses.
 OWN = "too_few_results"
-#: Words of a crawler about itself, which decide whether another try makes sense, or whether its
-#: exit 0 is a success.
+#: Words that a crawler reports about itself, and that decide whether another try makes sense, or
+#: whether its exit 0 is a success.
 ABOUT_ITSELF = ("banned", *NEVER)
 WORDS = sorted(OUTCOMES.difference(ABOUT_ITSELF))
 POLICY = resolved(Retries(on=["interrupted", "evicted", "lost", "oom", "failed"]), None, Retries())

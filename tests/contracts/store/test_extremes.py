@@ -21,7 +21,7 @@ from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.harness import Harness, never_asked, request, seen
 
-#: What a termination message or a line of log may hold, wherever a number or a time is expected.
+#: Possible values in a termination message or a log line where a number or a time is expected.
 NUMBERS = (
     2**63 - 1,
     2**63,

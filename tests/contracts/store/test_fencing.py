@@ -88,7 +88,7 @@ def test_a_poll_that_was_ordered_earlier_takes_nothing_back(
     ) == before
     assert "refused a late write" in caplog.text
     assert Overtaken.retryable, "a new try is a new poll"
-    # The same order again, as after a lost answer, is no earlier one.
+    # The same order again, as after a lost response, is not an earlier one.
     harness.store.polls.record_poll(fence, poll, findings, None, "look", harness.clock.now)
 
 

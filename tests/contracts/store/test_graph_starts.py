@@ -159,7 +159,7 @@ def test_whatever_senders_do_in_any_order_the_graph_is_whole(harness: Harness, s
                 done.append(name)
             except (RunNotFound, DuplicateRequest, NotInThisState, InvalidRequest) as error:
                 done.append(type(error).__name__)
-            except StoreUnavailable as error:  # three times in a row; a sender asks again
+            except StoreUnavailable as error:  # three times in a row; a sender tries again
                 if "was inserted and removed at the same time" not in str(error):
                     raise
                 done.append(type(error).__name__)
@@ -172,5 +172,5 @@ def test_whatever_senders_do_in_any_order_the_graph_is_whole(harness: Harness, s
     if left and left[0].state is GraphState.EXECUTING:
         whose, steps = the_graph(harness)
         assert (whose, steps) in [(fingerprint(spec), len(spec.steps)) for spec in SPECS]
-    else:  # whatever was left stands in nobody's way
+    else:  # whatever was left blocks nobody
         assert begun(harness, SPECS[0])

@@ -985,7 +985,7 @@ def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(harness: Harn
 # --- another hand
 
 
-#: column -> what cannot be, and what is told of it.
+#: Column -> an impossible value, and its error.
 EDITED = {
     "shape": ('{"deps": [99]}', "numbers of steps"),
     "parent": (77, "the number of a step"),
@@ -1003,7 +1003,7 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(
     told = rf"graph_step .*{column} is .*{fix}"
     asks: list[Callable[[], object]] = [lambda: graphs.end_graph(graphed.fence, None)]
     asks.append(lambda: graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "no")))
-    if column == "parent":  # nobody knows where it belongs
+    if column == "parent":  # its position is unknown
         asks += [graphed.advance, lambda: graphs.load(graphed.id)]
     else:
         assert sorted(graphed.execute()) == ["a", "b", "g/x"], "what does not wait for it goes on"
@@ -1074,7 +1074,7 @@ def test_a_remembered_engine_is_the_one_of_all_rows_whoever_wrote_them(
     )
     same(True)
     graphed.advance(*(batch.number for batch in picked.batches))
-    same(False)  # it has ended, and an engine of an ended graph is not remembered
+    same(False)  # it has ended, and the engine of an ended graph is not cached
     graphs.command(
         graphed.id, "again", lambda graph: graph.retry(graph.numbers(["a"]), cascade=True)
     )

@@ -87,7 +87,7 @@ def test_late_details_leave_an_end_as_it_is_on_record(harness: Harness) -> None:
     )
     harness.store.polls.apply_details(fence)
     harness.store.polls.apply_findings(fence, "look")
-    # Fetched before the end, by a try that was given up.
+    # Fetched before the end, by an abandoned try.
     harness.store.polls.save_details(fence, [older])
     harness.clock.forward(10)
     harness.poll(

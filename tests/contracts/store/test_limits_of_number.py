@@ -88,7 +88,7 @@ def test_one_more_is_refused_until_one_has_ended(few: Harness, kind: str) -> Non
     with pytest.raises(TooManyOpen, match=text):
         make(few, 2)
     if kind != "graph":  # whose pages are sent once
-        make(few, 1)  # what is there already is no other one
+        make(few, 1)  # an existing one is not an additional one
     end(few)
     make(few, 2)
     with pytest.raises(TooManyOpen):

@@ -321,7 +321,7 @@ def test_what_needs_attention(harness: Harness) -> None:
             chosen.choice("12"),
             chosen.choice(["n", "m", None]),
         )
-        # A schedule may be given other arguments.
+        # A schedule may get other arguments.
         args = {"part": part if asked is None else str(n)}
         due = START + timedelta(days=n)
         request_id = f"r{n}" if asked is None else due_request_id(asked, due)

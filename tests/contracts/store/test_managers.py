@@ -135,7 +135,7 @@ def test_managers_are_found_by_a_text_put_in_order_and_counted(
     assert (found("ALPH"), found("shop"), found(str(first))) == ([second], [third], [first])
     rows, reach = managers.search("x")
     assert (rows, reach.whole, reach.left) == ([], False, ["arguments", "classes", "flows", "tags"])
-    with limited("default"):  # names have no index of one project
+    with limited("default"):  # names have no index for one project
         assert managers.search("ALPH")[1].left[-1] == "names"
     assert found("a", "name") == [third]
 
@@ -1041,7 +1041,7 @@ def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(harness: 
     user_code.register_user_code("old", [good])
     user_code.register_user_code("new", [bad])
     assert [row.error for row in user_code.list_user_code()] == [None]
-    harness.clock.now += timedelta(seconds=HEARD_S + 1)  # the old one is gone
+    harness.clock.now += timedelta(seconds=HEARD_S + 1)  # the old one has expired
     user_code.register_user_code("new", [bad])
     assert [row.error for row in user_code.list_user_code()] == [bad.error]
     user_code.register_user_code("old", [good])
@@ -1049,7 +1049,7 @@ def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(harness: 
     assert [row.error for row in user_code.list_user_code()] == [bad.error]
     harness.clock.now += timedelta(
         seconds=HEARD_S + 1
-    )  # both are gone, and their trouble with them
+    )  # both are gone, and their problem with them
     user_code.register_user_code("third", [replace(good, plan="books:Books")])
     assert [row.plan for row in user_code.list_user_code()] == ["books:Books"]
 

@@ -126,7 +126,7 @@ def test_a_run_tells_owner_state_and_last_poll(harness: Harness) -> None:
         None,
     ]
     assert harness.store.wake_ups.wake_target(999_999) is None
-    # The last poll was by a clock that is 6 s ahead: what it saw is unknown.
+    # The last poll was by a clock that is 6 s ahead, so what it saw is unknown.
     harness.clock.forward(-66)
     [state] = [harness.store.wake_ups.wake_target(running.run_id)]
     assert state is not None

@@ -79,7 +79,7 @@ def test_a_cap_is_exact_whoever_asks_at_once(pooled: Harness) -> None:
         for name, fence in fences.items()
         if pooled.store.deployment.waits_for_slot(fence.run_id)
     }
-    # Whoever asked first: the order is not given.
+    # Whoever asked first: the order is undefined.
     assert waiting == {name for name in fences if offered[name] < 3}
 
 
@@ -275,7 +275,7 @@ def test_who_asks_again_without_an_answer_holds_its_places(pooled: Harness) -> N
     fence = run(pooled, "r", tasks=7, pool="five")
     assert [ask(pooled, fence), ask(pooled, fence)] == [5, 5]
     assert pooled.store.pools.list_pools()[3].in_use == 5
-    pooled.clock.forward(60)  # the call has expired, and a poll says that it created nothing
+    pooled.clock.forward(60)  # the call has expired, and a poll shows that it created nothing
     pooled.poll(fence, [])
     assert pooled.store.pools.list_pools()[3].in_use == 0
 

@@ -143,7 +143,7 @@ def test_a_name_of_another_project_is_taken(harness: Harness) -> None:
             pytest.raises(DuplicateRequest, match=r"is already taken; choose another one$"),
         ):
             clash()
-    # A caller of all projects finds what is there, wherever it is.
+    # A caller with all projects finds what exists, wherever it is.
     assert store.managers.reserve_manager(NewManager("x", "x", "x:X"))[0].project == "a"
     assert store.schedules.put("x", {**SCHEDULE, "every_s": 90}, None)[0].project == "a"
     with pytest.raises(DuplicateRequest, match="already taken in project 'a'"):

@@ -40,7 +40,7 @@ from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.harness import Clock, Harness, good_end, seen
 from tests.support.examples import examples
 
-#: What tells of a change, and goes.
+#: Events that report a change, and are removed.
 NEWS = (EVENT_RUN_CHANGED, EVENT_RUN_ATTENTION, EVENT_CORRECTION_MADE)
 DAY = 86_400.0
 AGE = timedelta(days=90)
@@ -284,7 +284,7 @@ def test_findings_that_were_closed_long_ago(harness: Harness, store: Store, prun
         {Stays.LIVE: 1, Stays.OPEN: 1, Stays.RECENT: 1},
     )
     chunk = pruner.poll("audit_finding", harness.clock.now - AGE)
-    store.findings.note_findings([found[2]])  # an audit sees it again in this moment
+    store.findings.note_findings([found[2]])  # an audit sees it again at this moment
     assert pruner.remove("audit_finding", chunk.goes, harness.clock.now - AGE) == {
         "audit_finding": 2
     }
@@ -469,7 +469,7 @@ def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
     writer.
     """
     fence, live = ended(harness), harness.deployed("live")
-    for n in range(200):  # MariaDB reads all of a table of a dozen rows, and waits for each
+    for n in range(200):  # MariaDB reads the whole of a table with a dozen rows, and waits for each
         store.events.append_event(live, "told", f"told-{n}", {})
     harness.clock.forward(100 * DAY)
     if store_url.startswith("sqlite"):

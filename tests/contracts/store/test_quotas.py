@@ -22,7 +22,7 @@ from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.harness import OWNER, Clock, Harness, request
 
-#: For each kind: the holder of the quota, and another one.
+#: For each kind: the owner of the quota, and another one.
 HOLDERS = {"token": ("ci", "nightly"), "pool": ("slow", "default"), "project": ("shop-a", "shop-b")}
 HELD = [kind for kind, column in KINDS.items() if column in run_history.c]
 
@@ -73,7 +73,7 @@ def test_a_start_counts_for_an_hour(store_url: str, clock: Clock, kind: str) -> 
         harness.start(2, **{kind: mine})
         harness.deploy(fence)
         harness.begin(fence)
-        harness.finish(fence)  # an ended run has started all the same, and so has a deleted one
+        harness.finish(fence)  # an ended run still counts as started, and so does a deleted one
         harness.store.deletion.ask_deletion(fence.run_id, "ann")
         text = rf"^quota starts_per_hour of {kind} {mine}: 2 of 2 in use; free at 2026-03-01T13:00:00Z, in 3000 s$"
         with pytest.raises(QuotaReached, match=text) as refused:
@@ -110,7 +110,7 @@ def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> 
         harness.see_ends(first, failed=[0])
         harness.start(3, **{kind: mine})
         harness.end(first)
-        again = harness.resume(first)  # is no start, and its tasks are live again
+        again = harness.resume(first)  # this is no start, but its tasks are live again
         assert harness.statuses(again)[0] == "QUEUED"
         with pytest.raises(
             QuotaReached,
@@ -145,7 +145,7 @@ def test_a_refusal_tells_a_project_nothing_about_the_use_of_others(
 ) -> None:
     for what, most in (("starts_per_hour", 2), ("live_tasks", 15)):
         with quoted(store_url, clock, pool_slow={what: most}) as harness:
-            # Of project default.
+            # In project default.
             runs = [harness.start(f"{what}-{n}", 3, pool="slow") for n in range(2)]
             with pytest.raises(
                 QuotaReached, match=rf"^quota {what} of pool slow: \d+ of {most} in use"
@@ -156,7 +156,9 @@ def test_a_refusal_tells_a_project_nothing_about_the_use_of_others(
             said = f"quota {what} of pool slow: no capacity for this now; try again in 60 s"
             assert (str(refused.value), refused.value.retry_after_s) == (said, 60)
             assert str(told.value) != said
-            if what == "live_tasks":  # a crawler sees all projects, as its token is of none
+            if (
+                what == "live_tasks"
+            ):  # a crawler sees all projects, because its token belongs to none
                 with pytest.raises(
                     QuotaReached, match=r"^quota live_tasks of pool slow: no capacity for"
                 ):
@@ -204,7 +206,7 @@ def test_a_quota_below_the_use_waits_until_enough_has_left(store_url: str, clock
     for quota, text in (
         # One is left then.
         ({"starts_per_hour": 2}, r"2 of 2 in use; free at 2026-03-01T13:02:00Z"),
-        ({"live_tasks": 3}, r"4 of 3 in use"),  # it is counted no further
+        ({"live_tasks": 3}, r"4 of 3 in use"),  # it is not counted any further
     ):
         with (
             quoted(store_url, clock, token_ci=quota) as harness,
@@ -263,4 +265,4 @@ def test_nothing_is_asked_without_a_quota(store_url: str, clock: Clock) -> None:
         pool_slow={"starts_per_hour": 3},
         token_ci={"starts_per_hour": 3},
     )
-    assert len(counted) == len(plain) + 4  # one lock, and one for each that is counted
+    assert len(counted) == len(plain) + 4  # one lock, and one for each counted row

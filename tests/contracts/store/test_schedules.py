@@ -80,7 +80,7 @@ def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_ane
         event.body for event in store.events.events_after(0) if event.body["decision"] == "failed"
     ]
     assert (told["count"], told["reason"]) == (2, s.get_due(waits.due_id).reason)
-    s.due_begun(begins.due_id, TargetRef(TargetKind.RUN, 7))  # it was being begun at that moment
+    s.due_begun(begins.due_id, TargetRef(TargetKind.RUN, 7))  # it was just being started
     line = s.get_due(begins.due_id)
     assert (line.decision, line.reason, again.revision) == ("started", None, 2)
 
@@ -147,7 +147,7 @@ def test_stop_previous_begins_the_newest_of_those_that_came_together(
     clock.now = times[0]
     s.due_begun(due(store, times[0]).due_id, TargetRef(TargetKind.RUN, fence.run_id))
     clock.now = times[1]
-    second = due(store, times[1])  # its stop is not proved yet
+    second = due(store, times[1])  # its stop is not yet proved
     clock.now = times[3] + timedelta(seconds=5)
     later = [due(store, at) for at in (times[3], times[2])]
     assert [line.decision for line in (second, *later)] == ["queued", "queued", "skipped_overlap"]
@@ -184,7 +184,7 @@ def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(
     assert (paused.decision, paused.reason) == (Decision.PAUSED, "a migration")
     asked = s.ask_due("nightly", [paused.due_at, late], "ann", "asked for by ann")
     assert [(line.due_id, line.decision) for line in asked] == [
-        (missed.due_id, Decision.QUEUED),  # behind what is still to begin
+        (missed.due_id, Decision.QUEUED),  # after those that have not begun
         (paused.due_id, Decision.QUEUED),
     ]
     assert s.ask_due("nightly", [late], "bob", "asked for by bob")[0].asked_by == "ann", (

@@ -17,8 +17,8 @@ from crawler_lifecycle.store.runs import search, search_documents
 from crawler_lifecycle.store.runs.tables import run_word
 from tests.contracts.store.harness import Harness
 
-#: The last ones are words that full-text indexes leave out by themselves, or that have a meaning
-#: in their queries.
+#: The last ones are words that full-text indexes omit by default, or that have a meaning in their
+#: queries.
 ARGS = (
     "http://Shop437.example/Öl?q=50%",
     "日本語 カタカナ",

@@ -152,8 +152,8 @@ def test_stops_that_nobody_heard(harness: Harness) -> None:
         harness.store.stops.acted_on_stop(fence, at)
     assert harness.store.sweep.unheard_stops(later) == []
     assert harness.store.runs.cancellations(fence.run_id)[0]["acted_at"] == later
-    # A stop that comes past the workflow and asks for more has to be heard anew; the workflow's own
-    # has not.
+    # A stop that bypasses the workflow and asks for more has to be received again; the workflow's
+    # own has not.
     harness.store.stops.record_stop(fence.run_id, harness.stop(), "s1")
     harness.store.stops.record_stop(fence.run_id, harness.stop(escalated=True), None, fence)
     assert harness.store.sweep.unheard_stops(later) == []
@@ -207,7 +207,7 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(harness: Ha
     harness.finish(fence)
     (logged,) = harness.store.runs.cancellations(fence.run_id)
     assert logged["acted_at"] is not None
-    # It belongs to that life of the run: a stop of the next one does not touch it, not even under
+    # It belongs to that attempt of the run: a stop of the next one does not affect it, even with
     # the same id.
     second = harness.resume(fence, rerun=True)
     harness.store.stops.record_stop(fence.run_id, harness.stop(), "s1")
@@ -403,7 +403,7 @@ def test_queued_rows_go_on_under_the_new_attempt(harness: Harness) -> None:
     fence = harness.run(tasks=2)
     harness.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
     second = harness.resume(fence)
-    # The call for the first one may still be on its way under the old attempt's name.
+    # The call for the first one may still be in progress with the old attempt's name.
     assert [t.attempt for t in harness.store.polls.found_state(second).tasks] == [1, 2]
     assert harness.deploy(second) == [1]
     harness.clock.forward(26)
@@ -557,7 +557,7 @@ EXPECTED = ExpectedCoverage({"price": 0.9})
 def test_a_run_is_judged_by_its_tasks_and_the_last_completed_runs_before_it(
     harness: Harness,
 ) -> None:
-    for n in range(12):  # the first two are too long ago
+    for n in range(12):  # the first two are too old
         harness.brings(f"g{n}", LESS if n < 2 else GOOD, expected=EXPECTED)
     harness.brings("other", LESS, LESS, crawler="another", expected=EXPECTED)
     late = harness.executing("late")

@@ -96,7 +96,7 @@ def test_offers_keep_within_the_parallel_limit(harness: Harness) -> None:
     harness.store.deployment.record_deployed(
         fence, "local", [DeployedTask(1, "created", "n", "u")], START
     )
-    # One is active, two are on their way: nothing new fits, and the two are offered again.
+    # One is active, two are in progress: nothing new fits, and the two are offered again.
     assert [t.index for t in harness.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [
         0,
         2,
@@ -106,7 +106,7 @@ def test_offers_keep_within_the_parallel_limit(harness: Harness) -> None:
         0,
         2,
     ]
-    harness.poll(fence, [])  # it says that nobody created them
+    harness.poll(fence, [])  # it shows that nobody created them
     harness.clock.forward(1)
     assert harness.store.deployment.offer_tasks(fence, 500, 1, UNTIL)[0] == []
 
@@ -578,7 +578,7 @@ def test_details_wait_for_findings_and_the_other_way_round(harness: Harness) -> 
     assert harness.store.polls.staged(fence) == []
     harness.stage(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=bad_end(START))])
     harness.store.polls.save_details(fence, [Details(task.task_id, "longer log")])
-    # A node removes the log with its container; what was kept before the stop is all there will
+    # A node removes the log with its container; what was saved before the stop is all there will
     # ever be.
     harness.store.polls.save_details(fence, [Details(task.task_id, None, peak_memory=7)])
     assert len(harness.store.polls.staged(fence)) == 1

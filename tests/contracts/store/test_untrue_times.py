@@ -22,7 +22,7 @@ from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.harness import START, Clock, Harness, seen
 
 KILLED = End(exit_code=137, signal=9, reason="Error")
-#: Seconds by which the clock of one worker is ahead of the others.
+#: Seconds by which one worker's clock is ahead of the others.
 AHEAD_S = 600.0
 
 
@@ -105,12 +105,13 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
     ("polls", "lag_ms"),
     [
         ([(60, Phase.EXECUTING), (90, Phase.GONE)], 90_000),
-        # Where the proof of an absence takes two polls, the first of them is no sight of the task.
+        # If the proof of absence needs two polls, the first of them does not count as seeing the
+        # task.
         (
             [(60, Phase.EXECUTING), (45, Phase.ABSENT), (45, Phase.ABSENT), (45, Phase.GONE)],
             135_000,
         ),
-        # One that is seen again was never gone.
+        # A task that is seen again was never gone.
         ([(60, Phase.ABSENT), (60, Phase.EXECUTING), (30, Phase.GONE)], 30_000),
     ],
 )
@@ -184,7 +185,7 @@ def test_a_worker_whose_clock_is_ahead_counts_by_the_database(
         on_a_server,
         on_a_server,
     )
-    # A file's clock is the worker's own: its polls and its corrections are ahead alike.
+    # A file's clock is the worker's own: its polls and its corrections are equally ahead.
     least, most = (
         (30_000, 300_000)
         if on_a_server

@@ -56,7 +56,7 @@ def told(store: Store, fence: Fence, times: int = 1) -> list[int]:
 def test_ends_of_managers_and_graphs_are_told_like_those_of_runs(harness: Harness) -> None:
     store, row = harness.store, made(harness.store)
     manager = Managed.begun(harness)
-    for _ in range(2):  # the second one is a repeat
+    for _ in range(2):  # the second one is a repetition
         store.managers.end_manager(manager.fence, RunStatus.COMPLETED, "finished", "done")
     graph = Graphed.made(harness, [step("a")])
     graph.execute()
@@ -213,7 +213,7 @@ def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Cloc
     assert store.webhooks.page()[0].state == "paused"
     on = store.webhooks.pause("shop", None, skip_seq=seqs[0])
     assert (on.state, on.through_seq) == ("active", seqs[0] - 1)
-    with pytest.raises(Fenced):  # whoever has it under way
+    with pytest.raises(Fenced):  # for the worker that is delivering
         note(id, "f1", [DeliveryAttempt(seqs[0], "500")], seqs[0] - 1, settled=False)
     assert waiting(store, followed(store))[:2] == seqs[1:]
     statuses = [one.status for one in store.webhooks.list_webhook_deliveries(id)]

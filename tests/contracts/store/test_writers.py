@@ -72,7 +72,7 @@ FENCED: dict[str, Call] = {
 }
 
 
-#: An attempt that was resumed while it still exported may say how that went.
+#: An attempt that was resumed during its export may record the export's result.
 FOR_PAST_ATTEMPTS = {"begin_export", "record_export"}
 
 
@@ -294,7 +294,7 @@ def test_a_retried_beginning(harness: Harness, store: Store, what: str) -> None:
             RunRequest(run_id=found and found.run_id), OTHER, closed
         ),
     }
-    # The first transaction of a take-over only finds out whom to ask about.
+    # The first transaction of a takeover only finds out whom to ask about.
     with lost_answer(store, after=int(what == "take over")), pytest.raises(StoreUnavailable):
         calls[what]()
     [row] = store.runs.list_runs()
@@ -343,8 +343,8 @@ def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(harness: Harnes
     """The lives of several runs at once: no writer may lock rows of another run, or two of them
     deadlock.
     """
-    # Ids that no test before had: a deleted row stays in a unique index until it is purged, and
-    # whoever inserts its key again locks the gap beside it, too. In production no id comes again.
+    # Ids that no earlier test had: a deleted row stays in a unique index until it is purged, and an
+    # insert of its key also locks the gap next to it. In production, no id comes again.
     unique = uuid.uuid4().hex
 
     def life(n: int) -> RunStatus:

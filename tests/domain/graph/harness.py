@@ -209,7 +209,7 @@ class Harness:
     def advance(self) -> bool:
         """Do what the workflow's activity does. Return whether anything started."""
         answered, self.answered = self.answered, set()
-        # Some are told twice.
+        # Some are reported twice.
         ends, self.ends = self.ends, self.ends[:1] if self.tape.often(1) else []
 
         def how(graph: Graph) -> bool:

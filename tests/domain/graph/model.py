@@ -128,7 +128,7 @@ class Model:
         elif failing:
             node.state, node.outcome = S.CANCELLED, "fail_fast"
         elif gate == "shut":
-            pass  # an empty graph may open it yet
+            pass  # an empty graph may still open it
         elif node.state is S.SUSPENDED and node.spec.kind is StepKind.GRAPH:
             node.state = S.COMPLETED
         elif node.state is S.SUSPENDED:

@@ -280,7 +280,7 @@ def test_retry_lets_a_step_begin_anew_with_a_new_budget() -> None:
     assert one.retry([at(one, "b")], cascade=True) == 4
     assert run(one) == ["b", "c", "d", "e"]
     assert one.retry(None, cascade=True) == 0
-    assert one.retry([at(one, "c")], cascade=True) == 1  # completed: by name, and nothing else
+    assert one.retry([at(one, "c")], cascade=True) == 1  # completed: only if it is named
     assert run(one) == ["c"]
 
 
@@ -325,7 +325,7 @@ def test_retry_makes_dependents_that_have_not_begun_wait_again() -> None:
     assert one.pick(NOW, batches=9, begin=9).batches[0].steps == (1, 2)
     one.retry([0], cascade=False)
     assert states(one) == {"a": "available", "b": "suspended", "c": "suspended"}
-    # Taken from the call that was to begin them.
+    # Removed from the call that would have begun them.
     assert [one.steps[n].batch for n in (1, 2)] == [None, None]
     assert run(one) == ["a", "b", "c"]
 

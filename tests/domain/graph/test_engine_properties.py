@@ -52,7 +52,7 @@ def test_the_order_of_ends_does_not_matter(numbers: bytes) -> None:
         for step in spec.steps
     }
     one, other = Graph.of(spec), Graph.of(spec)
-    # By then all are due.
+    # By then, all are due.
     run(one, discarded=[path for path, state in ends.items() if state is StepState.DISCARDED])
     while ready := [
         step for step in other.steps if step.state in (StepState.AVAILABLE, StepState.SCHEDULED)

@@ -25,7 +25,7 @@ def test_a_call_goes_on_with_what_only_it_makes_ready_and_shares_out_what_fans_o
     one = graph(step("a"), step("b", "a"), step("c", "b"), step("d", "b"), step("e", "c", "d"))
     assert calls(one) == [["a", "b"]]
     one = graph(step("a"), step("b"), step("c", "a", "b"))
-    assert calls(one) == [["a"], ["b"]]  # two calls: nobody knows which is last
+    assert calls(one) == [["a"], ["b"]]  # two calls: the last one is unknown
     long = graph(step("a"), step("b", "a", timeout_s=61), step("c", "b"))
     assert calls(long) == [["a"]]
     graft = graph(step("a"), step("b", "a", graft=True), step("c", "b"))
@@ -40,7 +40,7 @@ def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> 
     )
     picked = one.pick(NOW, batches=500, begin=500)
     sizes = [len(batch.steps) for batch in picked.batches if batch.queue is None and not batch.long]
-    assert sizes == 7 * [1000 // SPREAD + 1]  # and the one apart
+    assert sizes == 7 * [1000 // SPREAD + 1]  # and the separate one
     apart = [(b.queue, b.long, len(b.steps)) for b in picked.batches if b.queue or b.long]
     assert apart == [(None, True, 1), ("big", False, 1)]
     first = picked.batches[0]
@@ -73,8 +73,8 @@ def test_no_more_calls_wait_than_workers_took() -> None:
     assert left([]) == (8 * [20], 1.0)  # and a call of the other pool, 9
     assert left([]) == ([], 15.0)
     assert left([1, 2, 3]) == ([], 15.0)  # five wait
-    assert left([4, 5], [1], ended=8) == (2 * [4], 15.0)  # three wait, and five were taken
-    # None waits, nine are taken, and their functions are slow.
+    assert left([4, 5], [1], ended=8) == (2 * [4], 15.0)  # three wait, and five were started
+    # None waits, nine were started, and their functions are slow.
     assert left([6, 7, 8, 10, 11]) == (18 * [1], 1.0)
     assert left(range(12, 30), ended=900) == (39 * [12] + [6], None)
 
@@ -117,7 +117,7 @@ def test_caps_hold_for_everything_in_a_graph() -> None:
     assert one.waiting(3) == 'it is waiting for one of the 1 slots of "g/h"'
     assert one.waiting(5) == 'it is waiting for one of the 2 slots of "g"'
     one.cancel([2], "no")
-    assert list(one.pick(NOW, batches=9, begin=9).begin) == []  # it may run still
+    assert list(one.pick(NOW, batches=9, begin=9).begin) == []  # it may still be running
     end(one, "g/h/1")
     assert [one.steps[n].path for n in one.pick(NOW, batches=9, begin=9).begin] == ["g/h/2"]
     whole = graph(crawl("a"), crawl("b"), max_parallel=1)

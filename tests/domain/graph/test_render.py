@@ -158,7 +158,7 @@ def test_graphviz_reads_what_was_meant(name: str) -> None:
     made = subprocess.run(["dot", "-Tjson", GOLDEN / name], capture_output=True, check=True)
     assert not made.stderr
     read = json.loads(made.stdout)
-    # Graphviz leaves the escapes of a label for whoever draws it.
+    # Graphviz leaves the escapes of a label to the renderer.
     labels = [
         one["label"]
         .replace("\\\\", "\0")

@@ -49,7 +49,7 @@ def fields(least: int, most: int) -> st.SearchStrategy[str]:
 CRONS = st.tuples(fields(0, 59), fields(0, 23), fields(1, 28), fields(1, 12), fields(0, 7)).map(
     " ".join
 )
-#: Any, and half of them up to twelve hours before the clock is set in one of the zones.
+#: Any times, half of them up to twelve hours before a clock change in one of the zones.
 MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2030, 1, 1)) | st.builds(
     lambda change, minutes: change - timedelta(minutes=minutes),
     st.sampled_from([datetime(2027, 3, 28, 1), datetime(2027, 11, 7, 6), datetime(2027, 4, 3, 15)]),
@@ -95,7 +95,7 @@ def test_due_times_are_every_minute_that_is_due_and_temporal_fires_at_all(
     assert all(spec.fires(minute) and any(one.has(minute) for one in fires) for minute in due)
 
 
-#: Both changes of the clock in three zones: UTC of each due time, written by hand.
+#: Both clock changes in three zones: UTC of each due time, written by hand.
 CHANGES = [
     ("Europe/Berlin", "30 2 * * *", "2027-03-27", ["27T01:30", "29T00:30"]),
     ("Europe/Berlin", "30 2 * * *", "2027-10-30", ["30T00:30", "31T00:30", "31T01:30", "01T01:30"]),

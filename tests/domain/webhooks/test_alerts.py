@@ -96,7 +96,7 @@ def test_a_correction_says_what_was_believed_and_what_was_true() -> None:
     ("run.dropped", "dropped", "it found less than usual", True),
     ("run.attention", "coverage", "COMPLETED (coverage)", True),
     ("run.ended", "coverage", "COMPLETED (coverage)", True),
-    ("run.ended", None, "COMPLETED (coverage)", False),  # a crawler's own word
+    ("run.ended", None, "COMPLETED (coverage)", False),  # the crawler's own word
 ])  # fmt: skip
 def test_a_run_that_brought_too_little_looks_bad(
     type: str, attention: str | None, words: str, bad: bool

@@ -30,7 +30,7 @@ def run_of(args: tuple[Any, ...]) -> str:
     if isinstance(first, str):  # the key of an archive
         return first.partition("/")[0]
     found = getattr(first, "run_id", first)
-    return str(found) if isinstance(found, int) else "none"  # which is the name of a file
+    return str(found) if isinstance(found, int) else "none"  # the name of a file
 
 
 class Held:

@@ -57,7 +57,7 @@ def bodies(operation: str) -> dict[str, Any]:
 
 
 DOCUMENT = Path(__file__).parents[3] / "docs/openapi.json"
-#: What the OpenAPI document leaves out: scrapyd's dialect, where it is spoken.
+#: Not in the OpenAPI document: scrapyd's API, if it is enabled.
 DIALECT = [
     *(
         ("GET", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["read"]}])
@@ -295,7 +295,7 @@ def test_a_crawlers_token_adds_tasks_and_reads_the_stop_of_its_own_run(
             if not security:
                 continue
             answer = api.request(method, path, headers=headers, **bodies(name))
-            # There is no run 1: whoever passes the entry point hears that.
+            # There is no run 1, which is the response to every accepted request.
             assert answer.status_code == (404 if name in ("addTasks", "getStop") else 403), (
                 name,
                 answer.text,
@@ -444,7 +444,7 @@ def test_a_token_stops_counting_when_it_expires(harness: Harness, tmp_path: Path
 def test_tokens_change_without_a_restart(keys: Keys, api: TestClient) -> None:
     former = keys.headers("operate")
     fresh, lines = new_token("portal", "read")
-    # As a mounted secret changes: another file takes the name.
+    # As a mounted secret changes: another file gets the name.
     draft = keys.file.with_suffix(".draft")
     draft.write_text(lines)
     os.replace(draft, keys.file)

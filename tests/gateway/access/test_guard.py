@@ -106,7 +106,7 @@ def test_this_machine_is_known_by_its_names(client: TestClient) -> None:
 def test_a_foreign_origin_is_refused(harness: Harness, client: TestClient) -> None:
     for origin in [
         *("http://evil.example", "null", "file://", "https://localhost.evil.example", "x"),
-        # Another port is another page, and so is another name of this machine.
+        # Another port is another origin, and so is another name of this machine.
         *(
             "http://127.0.0.1:3000",
             "http://localhost",

@@ -304,7 +304,7 @@ def test_the_next_request_over_the_rate_is_429_and_changes_nothing(
         assert (second.status_code, second.json()["code"]) == (429, "rate_limited")
         assert int(second.headers["retry-after"]) > 1
         assert len(harness.store.runs.list_runs()) == 1
-        # Reading goes on, other callers go on, and health asks nobody.
+        # Reads continue, other callers continue, and health checks need no slot.
         assert api.get("/v1/runs", headers=tight.headers["operate"]).status_code == 200
         assert (
             api.post(
@@ -319,11 +319,11 @@ def test_the_next_request_over_the_rate_is_429_and_changes_nothing(
 def test_the_101st_start_at_once_is_refused(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # nothing flows back
+    stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # no tokens are added
     monkeypatch.setattr(gateway_app, "RateLimits", stopped_clock)
     tight = Tight(harness, tmp_path, Quota(max_writes_per_s=20))
     with harness.client(tight.app) as api:
-        # A stop of no run is the cheapest command.
+        # A stop of a missing run is the cheapest command.
         codes = [
             api.post("/v1/runs/1/stop", headers=tight.headers["operate"]).status_code
             for _ in range(102)

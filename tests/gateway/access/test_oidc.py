@@ -133,7 +133,7 @@ def test_what_is_no_token_of_the_issuer_for_us_is_refused_and_says_why(desk: Des
         .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
     shared = jwt.encode(issuer.claims(ANN), "k" * 64, "HS256", headers={"kid": "one"})
-    # A key that the issuer does not have, under the name of one it has.
+    # A key that the issuer does not have, with the name of one that it has.
     other = issuer.token(alg="EdDSA", kid="one")
     deep = text(b'{"alg":' + b"[" * 5000)
     for token, words in [
@@ -176,7 +176,7 @@ def test_an_expired_token_is_named_with_its_fix(desk: Desk) -> None:
     assert "sign in again" in answer.json()["detail"]
 
 
-# The gateway may warn of it, too.
+# The gateway may warn about it, too.
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 def test_a_short_key_and_a_private_one_of_the_issuer_open_nothing(desk: Desk) -> None:
     with pytest.warns(jwt.warnings.InsecureKeyLengthWarning):
@@ -401,7 +401,7 @@ def test_who_comes_back_too_often_does_not_make_us_send_the_secret(
     statuses = Counter(one.status_code for one in answers)
     assert set(statuses) == {401, 429}
     assert 20 <= len(sent) == statuses[401] < 40
-    # Not the last answer: on a slow machine another one is allowed meanwhile.
+    # Not the last response: on a slow machine, another one is allowed meanwhile.
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert int(refused.headers["retry-after"]) >= 1
 
@@ -646,7 +646,7 @@ def test_what_comes_back_from_elsewhere_signs_nobody_in(desk: Desk) -> None:
     desk.issuer.discovery = {}
     desk.issuer.codes[parse_qsl(urlsplit(mine).query)[0][1]]["code_challenge"] = "another"
     refused(mine, "invalid_grant: no such code")
-    refused(mine, "invalid_grant: no such code")  # the code was taken
+    refused(mine, "invalid_grant: no such code")  # the code was accepted
     desk.ahead += timedelta(seconds=WAY_S + 1)
     refused(mine, "This browser has not begun this login")
     desk.ahead = timedelta(0)

@@ -48,7 +48,7 @@ from tests.support.databases import make_tables
 from tests.support.fakes.logs import FakeLogs
 from tests.support.issuer import SIGN_IN
 
-#: The numbers of everything of project a begin here, so that one of them is found in any answer.
+#: The numbers of everything in project a begin here, so that each can be found in any response.
 FIRST = 4_711_000
 TABLES = (
     "run_history",
@@ -66,7 +66,7 @@ RUN, MANAGER, NAME, GRAPH = FIRST + 1, FIRST + 1, "zebra", "zebra-graph"
 WEBHOOK = {"url": "https://hooks.example.com/zebra", "secrets": ["env:CRAWL_HOOK"]}
 STEP = {"path": "zebra-step", "kind": "crawl", "job": {"crawler": "plain"}}
 SCHEDULE = {"run": {"crawler": "plain", "args": {"page": NAME}}, "every_s": 3600}
-#: What stands for a parameter of a path: everything of project a. A route with another parameter
+#: The values for parameters of a path: everything in project a. A route with another parameter
 #: needs a decision here.
 OF_A: Mapping[str, object] = {
     **{"run_id": RUN, "manager_id": MANAGER, "id": GRAPH, "name": NAME, "job": "zebra-request"},
@@ -98,7 +98,7 @@ OF_B = OF_A | {
     "site": "okapi.example",
     "package": "okapi-package",
 }
-#: The parameters that name something; the others only say more about it.
+#: The parameters that name something; the others only describe it.
 NAMING = {
     "run_id",
     "manager_id",
@@ -155,20 +155,20 @@ FORMS: Mapping[str, Mapping[str, object]] = {
     "pressWebhook": {"do": "test"},
     "scrapydCancel": {"project": "default", "job": "zebra-request"},
 }
-#: They make what they name if it is free (see ``test_a_name_of_another_project_is_taken``).
+#: They create what they name if the name is free (see ``test_a_name_of_another_project_is_taken``).
 PUTS = {"putSchedule", "putWebhook", "putPackageVersion"}
 #: They do not end: see the tests of streams below.
 STREAMS = {"streamEvents", "streamPage", "openChannel"}
-#: They list what the caller itself asked for before: see ``test_recording.py``.
+#: They list the caller's own earlier requests: see ``test_recording.py``.
 ACCESS_LOG = {"listAccess", "showAccess"}
-#: Headers that differ from answer to answer.
+#: Headers that differ between responses.
 VARY = {"x-request-id", "content-length", "set-cookie"}
-#: Keys of forms; and the number of the newest event, which is of the installation
+#: Keys of forms, and the number of the newest event, which belongs to the installation
 #: (docs/security.md).
 VARIES = re.compile(
     r"\b[0-9a-f]{32}\b|(?<=name=.seen. value=.)\d+|(?<=seen=)[0-9a-f]+|(?<=_behind_events{project=.b.} )[\d.]+"
 )
-#: Answers of project a itself: there is nothing to read, though the thing is there.
+#: Responses to project a itself that are empty although the subject exists.
 EMPTY = {
     *(
         "getFile",
@@ -180,12 +180,12 @@ EMPTY = {
         "getRobots",
     ),
     *("joinChannel", "leaveChannel"),
-    # The crawler is one of the file (see catalogue/test_entries.py).
+    # The crawler comes from the file (see catalogue/test_entries.py).
     *("getCrawler", "listCrawlerHistory"),
 }
 
 
-#: A pool of project a, and one that both use. Every pool and project has quotas.
+#: A pool of project a, and one that both projects use. Every pool and project has quotas.
 POOLS = Pools({"quagga": Pool(max=9, project="a"), "herd": Pool(max=4)}, slots=20)
 QUOTAS: Quotas = {
     f"{kind}:*": {"starts_per_hour": 90, "live_tasks": 90} for kind in ("pool", "project")
@@ -347,7 +347,7 @@ class Apis:
         ]
         lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
         self.harness.store.findings.note_findings([lost])
-        with self.harness.store.database.writing() as conn:  # the poll of it is overdue
+        with self.harness.store.database.writing() as conn:  # its poll is overdue
             late = sa.text(
                 "UPDATE run_history SET next_look_at = '2026-11-20 10:00:00.000000' WHERE run_id = :id"
             )
@@ -539,8 +539,8 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(apis: Apis)
             assert document.keys() == {"type", "title", "status", "detail", "code", "errors"}
             (error,) = document["errors"]
             assert f"{error['field']}: {error['message']}" == document["detail"]
-        # A deleted name stays with its project: its past firings and deliveries are still recorded
-        # under it.
+        # A deleted name stays with its project, because its past firings and deliveries are still
+        # recorded under it.
         assert apis.ask(client, "a-admin", "DELETE", f"/v1/schedules/{NAME}").status_code == 200
         taken = apis.ask(client, "b-admin", "PUT", f"/v1/schedules/{NAME}", json=SCHEDULE)
         assert taken.status_code == 422
@@ -552,7 +552,7 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(apis: Apis)
         )
         bodies: dict[str, Any] = {"runs": {"crawler": "plain"}, "managers": {"crawler": "plain"}}
         bodies["graphs"] = {"id": "walk", "steps": [STEP]}
-        # Its workflow would be told of the end.
+        # Its workflow would be notified of the end.
         told = [(path, "parent", id) for path in bodies for id in ours]
         for path, field, id in [*told, *(("runs", "request_id", id) for id in ours)]:
             refused = apis.ask(

@@ -70,7 +70,7 @@ def test_a_refused_start_says_when_to_come_again(api: Any) -> None:
     harness, call = api({MINE: {"starts_per_hour": 1}})
     assert call("/v1/runs", key="k1", crawler="plain").status_code == 202
     harness.clock.forward(60)
-    # Who is named as the requester is chosen by the client.
+    # The client chooses the name of the requester.
     refused = call("/v1/runs", key="k2", crawler="plain", requested_by="somebody else")
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3540")
     problem = refused.json()

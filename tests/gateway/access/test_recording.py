@@ -38,8 +38,8 @@ def keys(tmp_path: Path) -> Keys:
 @pytest.fixture
 def gateway(harness: Harness, keys: Keys) -> Gateway:
     gateway = harness.gateway(entrance=keys.entrance(quota=None), scrapyd="default")
-    # On a slow machine, many requests take longer than the time of one row, or than a pause after
-    # wrong tokens.
+    # On a slow machine, many requests take longer than the interval of one row, or than the pause
+    # after wrong tokens.
     gateway.recorder.monotonic = lambda: 0.0
     assert gateway.logins is not None
     gateway.logins.tries = Tries(clock=lambda: 0.0)
@@ -320,7 +320,7 @@ def test_a_project_sees_what_was_done_in_it_and_by_its_tokens(
             ("the-admin", "1", uid, 202),
         ]
     with limited("b"):
-        # Nothing says which of the two is there: they are one row.
+        # Nothing shows which of the two exists: they are one row.
         assert told(harness, *what) == [("the-b-admin", None, None, 404)]
     seen = {
         who: api.get("/v1/access", headers=keys.headers(who)).json()["access"]

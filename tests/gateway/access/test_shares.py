@@ -85,7 +85,7 @@ async def _of(project: str | None, places: Slots, gate: Gate, name: str) -> str:
 
 
 async def test_a_project_waits_behind_no_more_than_the_shares_of_others() -> None:
-    # Places are given in the event loop. Threads would begin in an order of the operating system.
+    # Slots are assigned in the event loop. Threads would begin in an order of the operating system.
     places, gate, begun = Slots(3, 2), asyncio.Event(), list[str]()
 
     async def hold(name: str) -> None:

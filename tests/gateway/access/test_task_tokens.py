@@ -33,7 +33,7 @@ def test_a_signed_token_names_its_run(run: RunRef, key: bytes) -> None:
 
 @given(RUNS, st.binary(min_size=32, max_size=64), st.binary(min_size=32, max_size=64))
 def test_another_key_opens_nothing(run: RunRef, key: bytes, other: bytes) -> None:
-    # HMAC pads short keys with zeros, so keys that differ in trailing zeros alone are the same key.
+    # HMAC pads short keys with zeros, so keys that differ only in trailing zeros are the same key.
     if key.rstrip(b"\0") != other.rstrip(b"\0"):
         assert verify(other, sign(key, run)) is None
 

@@ -13,10 +13,9 @@ from schemathesis.engine import events, from_schema
 
 from crawler_lifecycle.gateway.api.openapi import ITEM_SCHEMA
 
-#: Every check of schemathesis but two. A crawler that nobody knows, a run that does not exist and a
-#: token of no list all fit their schemas, so that refusing data which fits
-#: (``positive_data_acceptance``) is right here; and nobody has objects of their own
-#: (``object_level_authorization``).
+#: Every check of schemathesis except two. An unknown crawler, a missing run and a token of no list
+#: all fit their schemas, so refusing data that fits (``positive_data_acceptance``) is right here;
+#: and nobody has objects of their own (``object_level_authorization``).
 CHECKS = (
     *(
         "not_a_server_error",
@@ -36,7 +35,7 @@ CHECKS = (
 #: How data that does not fit may be refused: too many items may also be too many bytes, before
 #: anybody counts them.
 REFUSED = ("400", "401", "404", "405", "406", "409", "413", "414", "415", "422", "503")
-#: Characters of a request that is shown.
+#: The maximum number of characters of a request that is shown.
 SHOWN_MAX = 2000
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 

@@ -35,8 +35,8 @@ from tests.support.examples import examples
 
 DOCS = Path(__file__).parents[3] / "docs"
 JSON = {"Content-Type": "application/json"}
-#: What a body may cost: how many times the seconds of processor in which 2 MiB of short values are
-#: parsed, and MiB.
+#: The maximum cost of a body: a multiple of the processor seconds in which 2 MiB of short values
+#: are parsed, and MiB.
 TIMES_MAX, MIB_MAX = 12.0, 160
 
 
@@ -66,7 +66,7 @@ def peak_mib() -> Callable[[], float]:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_absurd_body_costs_little(client: TestClient, parsing_s: float, name: str) -> None:
     method, path, raw = ATTACKS[name]
-    client.post("/v1/runs", json={"colour": 1})  # what is made once is made
+    client.post("/v1/runs", json={"colour": 1})  # whatever is made once has been made
     gained, began = peak_mib(), time.process_time()
     answer = client.request(method, path, content=raw, headers=JSON)
     spent, more = time.process_time() - began, gained()
@@ -326,8 +326,8 @@ def _lists(schema: Any) -> Iterator[dict[str, Any]]:
         yield from _lists(part)
 
 
-#: Lists in ``retries``, which is a part of the domain and knows no pydantic. Errors are counted
-#: before they are built.
+#: Lists in ``retries``, which is a part of the domain and does not know pydantic. Errors are
+#: counted before they are built.
 RETRIED = ('{"type": "str"}', '{"type": "int"}')
 
 

@@ -20,7 +20,7 @@ from crawler_lifecycle.workflows.exports import ExportOrder
 from crawler_lifecycle.workflows.requests import read_input, read_update
 from tests.gateway.gateway_harness import Harness
 
-#: It is the one that is served: test_openapi.py.
+#: test_openapi.py checks that it is the one that is served.
 DOCUMENT = Path(__file__).parents[3] / "docs/openapi.json"
 ABSURD = (1e308, 2**63, -1, -0.5, True, "5", math.nan, math.inf, 10**40)
 FIELDS = [name for name in LIMITS if name not in ("attempt", "run_id")]
@@ -32,7 +32,7 @@ def body_with(name: str, value: object) -> dict[str, Any]:
     return {"crawler": "plain", name: [value] if name == "poll_minutes" else value}
 
 
-#: Dates that are none of ours, at the edges of the calendar: some cannot even be told in UTC.
+#: Foreign dates at the edges of the calendar, some of which cannot be expressed in UTC.
 EDGES = (
     *(
         "0001-01-01T00:00:00Z",

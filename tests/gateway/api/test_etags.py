@@ -94,7 +94,7 @@ def test_what_did_not_change_is_not_sent_again(client: TestClient, run: Run, pat
     first = client.get(path)
     tag = first.headers["etag"]
     assert (first.status_code, first.headers["cache-control"]) == (200, "private, no-cache")
-    # Time alone is no news; the client can tell it from verified_at.
+    # The passage of time alone is no news; the client can calculate it from verified_at.
     run.harness.clock.forward(3)
     for known in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
         again = client.get(path, headers={"If-None-Match": known})
@@ -103,8 +103,8 @@ def test_what_did_not_change_is_not_sent_again(client: TestClient, run: Run, pat
         assert client.get(path, headers={"If-None-Match": known}).status_code == 200
 
 
-#: What may happen, and which answers it changes. All of them must change with everything that they
-#: tell.
+#: What may happen, and which responses it changes. All of them must change with everything that
+#: they contain.
 CHANGES: list[tuple[Callable[[Run], None], set[str]]] = [
     (Run.poll, {""}),
     (Run.poll_error, {""}),

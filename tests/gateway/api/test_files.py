@@ -137,11 +137,11 @@ def test_files_of_pods_come_one_by_one_out_of_the_archive(harness: Harness, tmp_
             assert (answer.status_code, answer.json()["code"]) == (404, "file_not_found")
         for odd in ({}, {"name": "a", "path": "a"}, {"name": "a", "task": first}):
             assert client.get(f"/v1/runs/{run_id}/file", params=odd).status_code == 422
-        archive.stored[url] += b"x"  # another one than was recorded
+        archive.stored[url] += b"x"  # different from what was recorded
         assert client.get(f"/v1/runs/{run_id}/files").json()["code"] == "archive_unavailable"
     with harness.client(
         harness.new_app(archive=archive, live_files=LocalFiles(tmp_path))
-    ) as client:  # as long as they are there
+    ) as client:  # as long as they exist
         (home / "0" / "1" / "files" / "items.jsonl").write_bytes(b'{"b": 2}\n{"b"')
         assert [
             row["task_id"] for row in client.get(f"/v1/runs/{run_id}/files").json()["files"]

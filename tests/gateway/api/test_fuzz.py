@@ -49,10 +49,11 @@ class Served:
         callers = TokenFile(folder / "tokens.toml", clock=lambda: 0.0)
         self._app = harness.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))
         callers.keep({})  # the tokens of the database count as read, and as never too old
-        # The event stream leaves: then who waits for a run (``wait=60``) is answered at once.
+        # The event stream is closing: requests that wait for a run (``wait=60``) are answered at
+        # once.
         self._app.state.leaving[0]()
         self.document = self._app.openapi()
-        # A run with tasks and a log line, for everything that is asked about run 1.
+        # A run with tasks and a log line, for all requests about run 1.
         with harness.client() as client:
             assert (
                 client.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}]}).json()[
@@ -62,7 +63,7 @@ class Served:
             )
         harness.claim(1)
         harness.deploy(1)
-        # A manager with jobs, for everything that is asked about manager 1.
+        # A manager with jobs, for all requests about manager 1.
         with harness.client() as client:
             assert (
                 client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).json()[
@@ -71,14 +72,13 @@ class Served:
                 == 1
             )
             assert client.post("/v1/managers/1/jobs", json={"jobs": [{}]}).status_code == 202
-        # Users' code that a worker has.
+        # User code that a worker has loaded.
         code = [("shop.steps", CODE_MODULE), ("shops.managers", CODE_MODULE)]
         code.append(("shops.managers:ShopsManager", CODE_MANAGER))
         harness.store.user_code.register_user_code(
             "worker", [UserCodeRow(plan, kind, "shops", "", "") for plan, kind in code]
         )
-        # A graph with a result, a failure and steps that wait, for everything that is asked about a
-        # graph.
+        # A graph with a result, a failure and waiting steps, for all requests about a graph.
         graph = {"id": GRAPH, "context": {"day": "monday"}, "steps": STEPS}
         with harness.client() as client:
             assert client.post("/v1/graphs", json=graph).json()["id"] == GRAPH
@@ -97,7 +97,7 @@ class Served:
         data = b"".join(packed([encode({"pages": 3})]))
         failed = graphed.end(work[1], StepState.DISCARDED, reason="ValueError: no")
         graphed.begin(done=[graphed.end(work[0], result=data), failed])
-        # An audit that has ended, for what is asked about the one that was begun.
+        # An audit that has ended, for requests about the one that was begun.
         harness.workflows.report = AuditReport(
             "audit-1", harness.clock(), harness.clock(), repair=False
         )
@@ -145,7 +145,7 @@ def _check(found: Findings, document: Any) -> None:
             if ACCESS[operation["operationId"]].role is not None:
                 assert 401 in asked, label
             assert not {status for status in asked if status >= 500} - {503}, label
-    # Not only refusals were seen.
+    # Not only refusals occurred.
     for label in ("POST /v1/runs", "POST /v1/runs/{run_id}/stop", "POST /v1/runs/{run_id}/poll"):
         assert found.answers[label, 202], label
     for label in ("", "/steps", "/results", "/status", "/context", "/picture", "/logs"):

@@ -234,7 +234,10 @@ def test_a_run_that_is_deleted_while_it_is_read(left: Any, monkeypatch: pytest.M
     answer = client.get(address)
     assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable")
     assert "was removed while it was being read, or cut at byte 196,608" in answer.json()["detail"]
-    for path in ("items/feed", "file?name=task-0/items.jsonl"):  # cut, and not taken for whole
+    for path in (
+        "items/feed",
+        "file?name=task-0/items.jsonl",
+    ):  # truncated, and not considered complete
         parts.clear()
         with pytest.raises(RuntimeError, match="response already started"):
             client.get(address.removesuffix("items") + path)

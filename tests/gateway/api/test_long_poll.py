@@ -75,7 +75,7 @@ async def test_it_answers_when_the_run_changes(harness: Harness, run_id: int) ->
             assert answer.json()["status"] == "FAILED"
             assert answer.headers["ETag"] != tag
         await until(lambda: metric(harness.app, "readers", "waits") == 0)
-        # It has ended: who knows that waits, who does not is told at once.
+        # It has ended: a client that knows this waits, another one gets a response at once.
         assert (await http.get(f"/v1/runs/{run_id}?wait=60")).json()["status"] == "FAILED"
         known = {"If-None-Match": answer.headers["ETag"]}
         assert (await http.get(f"/v1/runs/{run_id}?wait=1", headers=known)).status_code == 304

@@ -76,7 +76,7 @@ def test_the_command_writes_both_documents(
 def test_every_operation_has_a_stable_name_words_and_its_problems(document: Any) -> None:
     names = [operation["operationId"] for _, _, operation in _operations(document)]
     assert len(names) == len(set(names))
-    # Neither the page nor scrapyd's dialect is a part of it.
+    # Neither the web UI nor scrapyd's API is a part of it.
     described = {name for name, access in ACCESS.items() if not access.page and not access.basic}
     assert set(names) == described - {"openapi"}
     for path, method, operation in _operations(document):
@@ -285,7 +285,7 @@ def _errors() -> Iterator[type[LifecycleError]]:
     while found:
         error = found.pop()
         found += error.__subclasses__()
-        # An HTTP answer is made of what our package raises, not of the fakes of other tests.
+        # HTTP responses are made from errors of our package, not of other tests' fakes.
         if error is not LifecycleError and error.__module__.startswith("crawler_lifecycle."):
             yield error
 
@@ -329,8 +329,8 @@ def test_every_code_says_what_to_do() -> None:
 def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     """A generated client knows the fields of every response."""
     schemas = document["components"]["schemas"]
-    #: What crawlers, catalogues and the cluster say as they like; the text of a request is that of
-    #: its start.
+    #: Free-form data from crawlers, catalogues and the cluster; a request has the schema of its
+    #: start.
     free = {
         "RunDetail.request",
         "CorrectionRow.evidence",
@@ -338,9 +338,9 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
         "TimelineEntry.evidence",
     }
     free |= {"TimelineEntry.record"}
-    #: What Kubernetes alone gives a type.
+    #: Types that only Kubernetes defines.
     free |= {"PodOptions.affinity", "PodOptions.topology_spread", "PodOptions.dns_config"}
-    #: What classes of users say, and arguments of any kind.
+    #: Results of users' classes, and arguments of any kind.
     free |= {
         "StartGraph.steps",
         "StartGraph.context",
@@ -348,7 +348,7 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
         "StepRow.job",
         "StepRow.errors",
     }
-    #: What is put, which has its own types there.
+    #: The definitions that are put, which have their own types there.
     free |= {"Schedule.definition", "ScheduleDetail.definition", "AcceptedSchedule.definition"}
     free |= {"Webhook.definition", "AcceptedWebhook.definition"}
     free |= {"PackageVersion.spiders", "ChangedVersion.spiders", "PutCrawler.entry"}

@@ -47,7 +47,7 @@ PART = {"part": 0, "bytes": 4, "md5": MD5}
 
 @pytest.fixture
 def client(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    use_aws(monkeypatch, "http://127.0.0.1:9")  # nobody is asked for a signature
+    use_aws(monkeypatch, "http://127.0.0.1:9")  # no signature is requested from anybody
     bundles = open_bundles("s3://crawls/files")
     with harness.client(
         harness.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)
@@ -81,7 +81,7 @@ def test_a_task_gets_an_address_for_exactly_one_part(
     address = urlsplit(ticket["url"])
     signed = parse_qs(address.query)
     assert address.path == f"/crawls/files/{harness.ref(run_id)}/0/1/part-00007"
-    # Size and digest are signed, so that the address takes these bytes and no others.
+    # Size and digest are signed, so that the address accepts only these bytes.
     assert signed["X-Amz-SignedHeaders"] == ["content-length;content-md5;host"]
     assert signed["X-Amz-Expires"] == ["300"]
     assert ticket["headers"] == {"Content-Length": "4", "Content-MD5": MD5}
@@ -168,7 +168,9 @@ def test_a_task_that_has_ended_gets_no_more(
 ) -> None:
     fence = harness.fence(run_id)
     harness.store.stops.mark_stopping(fence, [harness.store.tasks.list_tasks(run_id)[0].task_id])
-    assert _ask(harness, client, run_id).status_code == 200  # stopping is when files are uploaded
+    assert (
+        _ask(harness, client, run_id).status_code == 200
+    )  # files are uploaded while a task is stopping
     other = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
     harness.claim(other)
     harness.end(other, RunStatus.FAILED)

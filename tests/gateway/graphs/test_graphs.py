@@ -431,7 +431,7 @@ def test_commands_count_once_for_each_key_and_wake_the_workflow(
         assert (answer["count"], answer["state"]) == (1, "executing")
     assert graphed.states() == {"a": "cancelled", "b": "cancelled", "z": "available"}
     assert graphed.step("a").reason == "cancelled by ada: wrong day"
-    # The same key under another verb is another command.
+    # The same key for another verb is another command.
     assert client.post("/v1/graphs/g/retry", headers={"Idempotency-Key": "k"}).json()["count"] == 2
     more = {
         "context": {},

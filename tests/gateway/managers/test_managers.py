@@ -366,7 +366,7 @@ async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(
     harness.clock.forward(GRACE.total_seconds())
     assert await elsewhere.once() == 1
     assert harness.workflows.woken == ["manager/plain/f-1"]
-    # Again only after a pause: each signal is an event in its history.
+    # Again only after a pause, because each signal is an event in its history.
     assert await elsewhere.once() == 0
     harness.clock.forward(15)
     assert await elsewhere.once() == 1
@@ -496,7 +496,7 @@ def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(
     steps += [("limit", {"cap": 5}, 202), ("limit", {"cap": 5}, 200), ("limit", {"cap": 0}, 202)]
     for action, body, status in steps:
         assert client.post(f"/v1/managers/{one}/{action}", json=body).status_code == status, action
-    # Of a resume that changes nothing, too: it may be that no workflow carries it.
+    # Even for a resume that changes nothing, because it may have no workflow.
     assert harness.workflows.woken == ["manager/plain/f-1"] * 5
     row = row_of(harness, one)
     assert (row.paused, row.cap) == (False, None)

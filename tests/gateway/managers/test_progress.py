@@ -59,7 +59,7 @@ def test_each_job_is_in_one_part_of_the_bar_and_a_rare_one_is_seen() -> None:
     )
     assert [(part.kind, part.jobs) for part in parts] == [
         *[("waiting", 5), ("running", 1), ("succeeded", 8_990)],
-        # Of 40 bad ends, 30 are further ends of runs that a person resumed.
+        # Of 40 failures, 30 are further ends of runs that a person resumed.
         *[("failed", 10), ("skipped", 1)],
     ]
     assert min(part.width for part in parts) >= LEAST

@@ -188,7 +188,7 @@ async def test_an_upload_without_end_is_stopped(harness: Harness) -> None:
             yield block
 
     async with served(harness.app) as server, httpx.AsyncClient(base_url=server.url) as client:
-        # The gateway closes the connection, which a client may notice before the answer.
+        # The gateway closes the connection, which a client may notice before the response.
         with contextlib.suppress(httpx.TransportError):
             answer = await client.put("/v1/packages/shop/versions/v1", content=endless())
             assert answer.status_code == 413

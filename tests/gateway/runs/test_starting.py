@@ -331,7 +331,7 @@ def test_a_lost_answer_of_temporal_starts_nothing_twice(
 def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(
     harness: Harness, client: TestClient
 ) -> None:
-    # Killed there, the process leaves exactly this behind:
+    # A process that is killed there leaves exactly this behind:
     row, fresh = harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     assert fresh
     harness.clock.forward(5)
@@ -447,7 +447,7 @@ def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(
     assert [task.args for task in harness.store.tasks.list_tasks(run.json()["run_id"])] == [
         {"pages": "3"}
     ]
-    # The same in quotes is the same request.
+    # The same values in quotes are the same request.
     quoted = {"crawler": "plain", "args": stored.args, "tasks": [{"args": {"pages": "3"}}]}
     assert (
         client.post("/v1/runs", json=quoted, headers=key).headers["Idempotency-Replayed"] == "true"

@@ -302,7 +302,7 @@ def test_whoever_is_asked_gives_the_same_number(
                 crawl.ask_all(client)
             crawl.attempt()
             crawl.ask_verdict()
-            if crawl.home.exists():  # else what it left may be on its way into the archive
+            if crawl.home.exists():  # otherwise its files may be on their way into the archive
                 crawl.ask_all(client)
             crawl.export()
             whole = whole or crawl.fence.attempt == 1

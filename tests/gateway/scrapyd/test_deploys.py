@@ -165,7 +165,7 @@ def test_a_version_is_chosen_and_rolled_back(harness: Harness, scrapyd: TestClie
         ("myshop", "Books", "v1"),
     ]
     assert not ok(scrapyd.get("/listjobs.json", params={"project": "default"}))["pending"]
-    # As with scrapyd, to delete the current version is to roll back.
+    # As with scrapyd, deleting the current version rolls back.
     gone = {**asked, "version": "v3"}
     assert ok(scrapyd.post("/delversion.json", data=gone)) == {}
     assert versions(scrapyd) == ["v1", "v2"]

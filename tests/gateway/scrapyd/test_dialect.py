@@ -228,7 +228,8 @@ def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(
 ) -> None:
     ok(scrapyd.post("/schedule.json", params={**PLAIN, "jobid": "in-the-address", "page": "ä"}))
     assert run(harness, "in-the-address").request["args"] == {"page": "ä"}
-    # The body counts where both have a field, and the first value of a field that comes twice.
+    # The body takes precedence where both have a field, and the first value of a repeated field
+    # counts.
     body = "spider=plain&jobid=both&jobid=second&page=%C3%A4+%2B&page=2&setting=DEPTH_LIMIT%3D1&setting=DEPTH_LIMIT=2"
     header = {"content-type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
     ok(
@@ -241,7 +242,7 @@ def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(
         *("plain", {"page": "ä +"}),
         {"DEPTH_LIMIT": "2"},
     )
-    # httpx writes a multipart form as soon as there is a file: it is a field like any other.
+    # httpx sends a multipart form as soon as there is a file, which is a field like any other.
     fields = {**PLAIN, "jobid": "multipart", "setting": ["DEPTH_LIMIT=1", "RETRY_TIMES=2"]}
     files = {"page": ("page.txt", b"line 1\r\n\r\n--not-the-end\r\n", "text/plain")}
     ok(scrapyd.post("/schedule.json", data=fields, files=files))

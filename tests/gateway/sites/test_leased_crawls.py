@@ -98,7 +98,7 @@ def test_one_of_three_crawls_fetches_robots_txt_and_all_obey_it(
         for crawl in crawls[:3]:
             crawl.fixture.finish(crawl.process, 60)
             assert crawl.fixture.summary()["finish_reason"] == "finished", crawl.fixture.output
-    # A crawl that ends at once does not ask for the other file.
+    # A crawl that ends at once does not request the other file.
     visited = [path for path in site.paths if path != "/.well-known/tdmrep.json"]
     pages = [f"/{number}-{page}" for number in (1, 2) for page in range(4)]
     assert sorted(visited) == [*pages, "/robots.txt"]

@@ -77,7 +77,7 @@ def visit(harness: Harness, *hosts: str) -> int:
         for host in hosts:
             conn.execute(insert(run_site).values(run_id=run_id, host=f"www.{host}", site=host))
         name = hosts[0]
-        # One of these is the last whole minute whenever the answer is read.
+        # One of these is the last whole minute whenever the response is read.
         for minute in (int(now // 60) - 1, int(now // 60)):
             counts = {"requests": 300, "statuses": {"200": 290, "429": 10}}
             conn.execute(insert(site_minute).values(site=name, minute=minute, **counts))

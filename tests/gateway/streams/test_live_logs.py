@@ -464,7 +464,7 @@ async def test_the_end_of_the_gateway_ends_what_is_followed(harness: Harness, ta
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
     async with (
-        asyncio.timeout(60),  # below the server's own patience
+        asyncio.timeout(60),  # below the server's own timeout
         served(harness.new_app(logs=logs), grace_s=150) as server,
         httpx.AsyncClient(timeout=60) as client,
         client.stream("GET", f"{server.url}{task.path}?follow=true") as answer,

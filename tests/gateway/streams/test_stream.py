@@ -108,7 +108,8 @@ async def test_whoever_comes_back_gets_what_it_missed(
     run_id = telling.run()
     told = [telling.tell(run_id, n=n).seq for n in range(5)]
     last = str(told[1]) if how != "after" else None
-    # A browser keeps the address it first connected to, so the header is the newer of the two.
+    # A browser keeps the address to which it first connected, so the header is the newer of the
+    # two.
     params = {"after": {"after": told[1], "both": 0}[how]} if how != "header" else {}
     async with served(harness.app) as server, listening(server.url, last=last, **params) as stream:
         hello, *missed = await take(stream, 4)
@@ -212,12 +213,12 @@ async def test_a_reader_that_never_reads_is_dropped(
                 if metric(harness.app, "dropped_total", "events"):
                     break
                 if n > 100:
-                    # Nothing more fits on its way; now it is a matter of time.
+                    # Nothing more fits into the buffers; from now on, only time passes.
                     await asyncio.sleep(0.05)
                 assert n < 1000, "it was never dropped"
             await until(lambda: metric(harness.app, "readers", "events") == 1)
-            # Its connection is cut, not left to a peer that never reads: the server has one
-            # connection left.
+            # Its connection is cut, instead of waiting for a peer that never reads: the server has
+            # one connection left.
             await until(lambda: len(server.server.server_state.connections) == 1)
         async with (
             served(harness.new_app()) as server,
@@ -254,12 +255,12 @@ async def test_readers_that_leave_are_forgotten(
             told = await asyncio.to_thread(telling.tell, run_id)
         assert {reader.result()[1].data["seq"] for reader in readers} == {told.seq}
         await until(lambda: metric(harness.app, "readers", "events") == 0)
-        # However long it took: one reader of the outbox, with its pauses, and not one for each of
-        # the fifty.
+        # However long it took, there is one reader of the outbox, with its pauses, and not one for
+        # each of the fifty.
         assert len(asked) <= (asked[-1] - asked[0]) / BUSY_S + 10
         async with asyncio.timeout(60):
             before = -1
-            while before != len(asked):  # it would never be quiet for so long
+            while before != len(asked):  # otherwise it would never be quiet for that long
                 before = len(asked)
                 await asyncio.sleep(3 * IDLE_S)
 
@@ -269,7 +270,7 @@ async def test_the_end_of_the_gateway_ends_the_streams(harness: Harness, telling
     async with served(harness.app, grace_s=150) as server, listening(server.url) as stream:
         await take(stream, 1)
         stopping = asyncio.create_task(server.stop())
-        async with asyncio.timeout(60):  # below the server's own patience
+        async with asyncio.timeout(60):  # below the server's own timeout
             assert [event async for event in stream] == []
             await stopping
 
@@ -303,7 +304,7 @@ async def test_an_outage_loses_nothing(
         down.set()
         missed = [await asyncio.to_thread(tell, run_id, n=n) for n in range(20)]
         await asyncio.sleep(0.8)
-        async with listening(server.url, last=str(first.seq)) as late:  # connects while it lasts
+        async with listening(server.url, last=str(first.seq)) as late:  # connects during this time
             down.clear()
             assert [event.data["seq"] for event in await take(stream, 20)] == [
                 event.seq for event in missed

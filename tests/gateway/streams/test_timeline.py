@@ -107,7 +107,7 @@ def test_everything_is_told_in_order_and_in_words(
         corrected["text"],
     ), corrected["text"]
     assert corrected["record"]["kind"] == "vanished"
-    # What programs read of the changes of status is where it always was.
+    # What programs read about changes of status is in the same place as before.
     statuses = [entry for entry in told if entry["seq"] is not None]
     assert [entry["seq"] for entry in statuses] == sorted(entry["seq"] for entry in statuses)
     assert [(e["from_status"], e["to_status"]) for e in statuses if e["task_id"] is None] == [

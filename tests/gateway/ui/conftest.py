@@ -26,7 +26,7 @@ def as_browser(client: TestClient) -> TestClient:
 
     def named(request: Any) -> None:
         if request.method == "GET":
-            # Browsers name themselves where they change something.
+            # Browsers send their origin with requests that change something.
             request.headers.pop("Origin", None)
 
     client.headers.update(BROWSER)

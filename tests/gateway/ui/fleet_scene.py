@@ -22,7 +22,7 @@ SICK = {
     "crawler_flaky": ["shop-100"],
     "crawler_less": ["shop-7", "shop-8"],
 }
-#: The kinds of what may need somebody: each with its subject, its sentence and its act.
+#: The kinds of incidents, each with its subject, its sentence and its action.
 TROUBLES = [
     ("crawler_failing", "crawlers/crawler-3", "crawler-3 fails", "Open"),
     ("crawler_flaky", "crawlers/crawler-4", "crawler-4 is flaky", "Open"),
@@ -52,7 +52,7 @@ def fill_fleet(harness: Harness) -> None:
     """Record runs of each crawler, incidents, and runs that wait."""
     known = harness.scheduler.catalogue.crawlers
     known.clear()
-    for name in names()[1:]:  # the first one has left the catalogue
+    for name in names()[1:]:  # the first one is no longer in the catalogue
         known[name] = CrawlerDefinition(name, CrawlerKind.COMMAND, command=["true"])
     known["new"] = CrawlerDefinition("new", CrawlerKind.COMMAND, command=["true"])
     h, now = run_history.c, harness.clock.now

@@ -35,9 +35,9 @@ from tests.support.filling import fill_runs
 from tests.support.issuer import SIGN_IN
 
 KEY = "0" * 32
-#: Where an address names run 1.
+#: Addresses with run 1.
 OF_RUN_1 = re.compile(r"(/runs/|like=)1\b")
-#: Where a page is asked for, by its operation. Every page operation has its line here.
+#: The address of each page operation. Every page operation has its line here.
 PATHS: dict[str, str] = {
     "getAsset": f"/page/assets/{assets()['page.css'].name}",
     "showLogin": "/login",
@@ -358,7 +358,7 @@ TEXTS = [
     "&lt;b&gt; &amp;quot; &#x3c;]]><!-- --!> <!DOCTYPE x>",
     "\u2028\u2029\x85\x0b\x1b[31m",
 ]
-#: Columns that hold what a stranger wrote, and whose type does not say so; ``Words`` does.
+#: Columns with text from outside whose type does not show this; ``Words`` does.
 COLUMNS = (
     *(
         ("run_history", "flow_id"),
@@ -428,7 +428,7 @@ def write_everywhere(file: Path, run_id: int, text: str) -> None:
                 "INSERT OR IGNORE INTO outbox_delivery (seq, sink, status, tries) VALUES (?, ?, ?, ?)",
                 told,
             )
-        # It goes before the text of an older build.
+        # It takes precedence over the text of an older build.
         database.execute("UPDATE task_log SET compressed = NULL")
         for table, column in WRITTEN:
             database.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (f"x{text}",))
@@ -472,13 +472,13 @@ def _skeletons(
 ) -> dict[str, Skeleton]:
     """Return each page with this text wherever an outsider may write."""
     logs.write(text.encode() + b"\n", 1)
-    line = text.replace("\r\n", " ")  # what has two is edited in a larger field
+    line = text.replace("\r\n", " ")  # text with several lines is edited in a larger field
     body = {
         "crawler": "plain",
         "args": {"page": f"x{line}", "site": line},
         "tasks": [{"args": {}}] * 2,
     }
-    fits = "".join(c for c in text if travels(c))  # what else it has is refused at the entry point
+    fits = "".join(c for c in text if travels(c))  # other characters are refused by the gateway
     body["tags"] = [f"x{fits}"]
     run_id = client.post("/v1/runs", json=body | {"requested_by": f"x{fits}"[:60]}).json()["run_id"]
     logs.write(text.encode() + b"\n", run_id)

@@ -21,7 +21,7 @@ CODE = [
 SUBJECTS = (PACKAGE / "subjects.py").read_text()
 PAGES = "\n".join([*TEMPLATES.values(), *SCRIPTS])
 WRITTEN = "\n".join([PAGES, SUBJECTS, *CODE])
-#: The beginnings of classes that are put together, such as ``is-run``.
+#: The beginnings of classes that are composed, such as ``is-run``.
 PUT_TOGETHER = ("leaves-", "is-", "of-")
 
 

@@ -344,7 +344,7 @@ async def test_a_page_of_a_run_is_rendered_only_for_news(
         watching(server.url, f"/runs/{run_id}") as screen,
     ):
         await until(screen, moved)
-        # The event of its start may make it twice.
+        # The event of its start may cause two.
         await until(screen, lambda event: event.event == "tick")
         harness.clock.forward(60)
         await until(screen, lambda event: '"as_of":"2026-11-20T12:01:00Z"' in event.data)
@@ -379,7 +379,7 @@ async def test_a_token_that_is_taken_back_ends_the_stream(harness: Harness, keys
         watching(server.url, "/runs", **keys.headers("read")) as screen,
     ):
         first = await until(screen, moved)
-        assert 'name="run"' not in first.data  # it may press nothing
+        assert 'name="run"' not in first.data  # it has no button
         tables = keys.file.read_text().split("[[token]]")
         keys.file.write_text("[[token]]".join(one for one in tables if "the-read" not in one))
         keys.now += 10

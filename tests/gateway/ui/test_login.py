@@ -62,7 +62,7 @@ def test_the_cookie_is_a_signed_reference_and_nothing_else(api: TestClient, keys
     tossed = {
         "Host": "crawls.example.com",
         "Cookie": f"{COOKIE}={value}",
-    }  # as a neighbour below example.com may set it
+    }  # as a neighbouring host below example.com may set it
     assert api.get("/", headers=tossed).status_code == 303
     assert (
         api.get(
@@ -249,7 +249,7 @@ def test_wrong_tokens_are_limited_by_address(api: TestClient, keys: Keys) -> Non
     assert "crawl_wrong" not in answers[0].text
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert int(refused.headers["retry-after"]) >= 1
-    # All people behind one proxy have one address: a stranger's guesses keep nobody out.
+    # All people behind one proxy have one address: an outsider's guesses lock nobody out.
     log_in(api, keys)
 
 

@@ -124,7 +124,7 @@ def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
 def test_a_filter_offers_the_values_that_exist(harness: Harness, browser: TestClient) -> None:
     for tag in ("<b>", "b c"):
         browser.post("/v1/runs", json={"crawler": "plain", "tags": [tag]})
-    with harness.client(harness.new_app()) as other:  # it has kept no answer
+    with harness.client(harness.new_app()) as other:  # it has cached no response
         page = other.get("/runs?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
     menus = dict(
         re.findall(
@@ -153,7 +153,7 @@ def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
     with sqlite_files.connect(tmp_path / "runs.db") as database:
         tags = [(f"{n:05}\u202e\U0001f577{'<b>' * 64}"[:200], 1, "default") for n in range(10_000)]
         database.executemany("INSERT INTO run_tag (tag, run_id, project) VALUES (?, ?, ?)", tags)
-    with harness.client(harness.new_app()) as other:  # it has kept no answer
+    with harness.client(harness.new_app()) as other:  # it has cached no response
         page = other.get("/runs", headers={"Accept": "text/html"}).text
     menu = re.findall(r"<summary>Tag</summary><div class=\"drop\">(.*?)</ul>", page, re.DOTALL)
     assert menu[0].count("<li>") == 100

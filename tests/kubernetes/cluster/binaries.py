@@ -19,13 +19,13 @@ from pathlib import Path
 
 MODULES = Path(__file__).parents[1] / "binaries"
 
-#: Reported by the API server; without it the client libraries meet version v0.0.0-master.
+#: Reported by the API server; without it, the client libraries see version v0.0.0-master.
 _VERSION = "k8s.io/component-base/version"
 _KUBERNETES = (
     f"-s -w -X {_VERSION}.gitVersion=v1.36.3 -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=36"
 )
 _HELM = "-s -w -X helm.sh/helm/v3/internal/version.version=v3.21.4" + "".join(
-    # What `helm template` takes a cluster to be.
+    # The version that `helm template` assumes for a cluster.
     f" -X helm.sh/helm/v3/pkg/{where}.k8sVersion{part}={value}"
     for where in ("chartutil", "lint/rules")
     for part, value in (("Major", 1), ("Minor", 36))
@@ -68,7 +68,8 @@ PROGRAMS = (
     Program("pause", "pause", "."),
     Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", _HELM),
 )
-#: Kinds of others that the chart makes objects of: files of modules from which nothing is built.
+#: Other projects' kinds of which the chart makes objects: files of modules from which nothing is
+#: built.
 KINDS = (
     ("github.com/kedacore/keda/v2", "config/crd/bases/keda.sh_scaledobjects.yaml"),
     ("github.com/kedacore/keda/v2", "config/crd/bases/keda.sh_triggerauthentications.yaml"),
@@ -88,8 +89,8 @@ KINDS = (
         for kind in ("clusterqueues", "localqueues", "resourceflavors", "workloadpriorityclasses")
     ),
 )
-#: Built by the task `test-kueue` alone, as it takes three minutes more. Its visibility server would
-#: write below ``/``.
+#: Built only by the task `test-kueue`, because it takes three more minutes. Its visibility server
+#: would write below ``/``.
 KUEUE = (
     Program(
         "kueue",
@@ -201,7 +202,7 @@ def build(say: Callable[[str], None] = _say) -> Path:
         raise NoBinaries("the Go toolchain is not on PATH (go.mod says which; apt or go.dev)")
     where.mkdir(parents=True, exist_ok=True)
     with (where / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two callers, one build; the lock ends with its holder
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one build for two callers; the lock ends with its holder
         for program in PROGRAMS:
             if program.name in missing(where):
                 _build(program, where, say)

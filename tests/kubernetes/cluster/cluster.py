@@ -53,7 +53,7 @@ class Cluster:
         except BaseException:
             self.places.release(keep_folder=folder is not None)
             raise
-        self._keep = folder is not None  # whoever names a folder wants to read it afterwards
+        self._keep = folder is not None  # a caller that names a folder wants to read it afterwards
         self._images = tuple(images)
         self.kubeconfig, self.api, self.admin = (
             self.plane.kubeconfig,
@@ -67,7 +67,7 @@ class Cluster:
         """Return when every node is ready. After a failure, nothing is left."""
         try:
             for node in self.nodes:
-                # Containerd and the images come up beside the control plane.
+                # Containerd and the images start in parallel with the control plane.
                 node.start(self._images)
             self.plane.start()
             if self.kwok:

@@ -13,8 +13,8 @@ from tests.kubernetes.cluster.pki import Authority
 from tests.kubernetes.cluster.places import Slots
 from tests.kubernetes.cluster.processes import Part, until
 
-#: Those a crawl can meet, and those without which a namespace has no service account and a claim no
-#: volume.
+#: Controllers that affect crawls, and those without which a namespace has no service account and a
+#: claim no volume.
 CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "disruption-controller",
@@ -32,10 +32,10 @@ CONTROLLERS = (
     "taint-eviction-controller",
     "ttl-after-finished-controller",
 )
-#: What makes pods of Deployments, where there are nodes that can run them, and what finds the pods
-#: of Services.
+#: Controllers that make pods of Deployments, where nodes can run them, and that find the pods of
+#: Services.
 OF_SERVICES = ("deployment-controller", "endpointslice-controller", "replicaset-controller")
-#: Without these the controllers lag minutes behind a thousand pods that end at once.
+#: Without these, the controllers lag minutes behind a thousand pods that end at once.
 _QPS = (
     "--kube-api-qps=2000",
     "--kube-api-burst=4000",
@@ -134,7 +134,7 @@ class ControlPlane:
             f"--tls-private-key-file={key}",
             f"--client-ca-file={self.authority.certificate}",
             f"--cert-dir={self.folder}/certs",
-            # For APIs that another server answers, as Kueue's of its queues.
+            # For APIs that another server provides, such as Kueue's for its queues.
             f"--requestheader-client-ca-file={self.authority.certificate}",
             "--requestheader-allowed-names=front-proxy",
             "--requestheader-username-headers=X-Remote-User",

@@ -30,7 +30,7 @@ PYTHON = "crawl.test/python:1"
 
 _OCI = "application/vnd.oci.image"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-#: Of the standard library, what no crawl needs; a third of its size.
+#: Parts of the standard library that no crawl needs; a third of its size.
 _LEFT_OUT = (
     "test",
     "idlelib",
@@ -41,7 +41,7 @@ _LEFT_OUT = (
     "__pycache__",
     "site-packages",
 )
-#: What wheels with compiled parts ask for beside what Python itself does.
+#: What wheels with compiled parts need in addition to Python itself.
 _ALSO = (
     "librt.so.1",
     "libpthread.so.0",

@@ -22,7 +22,7 @@ from tests.kubernetes.cluster.processes import Part, until
 Object = dict[str, Any]
 NAMESPACE, SECRET, SERVICE = "kueue-system", "kueue-webhook-server-cert", "kueue-webhook-service"
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
-#: The kinds of the webhooks that are installed; Kueue has more, for objects that nobody has here.
+#: The kinds of the webhooks that are installed; Kueue has more, for objects that do not exist here.
 _KINDS = ("batch-v1-job", "clusterqueue", "cohort", "resourceflavor", "workload")
 
 

@@ -30,7 +30,7 @@ from tests.kubernetes.cluster.places import Slots
 from tests.kubernetes.cluster.processes import Part, until
 
 DOMAIN = "crawl.test"
-#: What marks a node as kwok's; a real kubelet beside it is left alone.
+#: Marks a node as kwok's; a real kubelet next to it is left alone.
 FAKE = {"kwok.x-k8s.io/node": "fake"}
 
 _HEAD = r"""
@@ -158,8 +158,8 @@ def pod_stages() -> list[dict[str, Any]]:
             {"statusTemplate": stop},
             _said("stop-after", "KWOK_STOP_AFTER"),
         ),
-        # As a kubelet does: a pod that never began gets a final phase before the last delete, which
-        # does not care for finalizers, and comes once.
+        # Like a kubelet: a pod that never began gets a final phase before the last delete, which
+        # ignores finalizers, and happens once.
         _stage(
             "pod-give-up", [deleted, _is(phase, "Pending")], {"statusTemplate": "phase: Failed\n"}
         ),

@@ -21,7 +21,7 @@ from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 _NEEDED = ("runc", "ip", "unshare", "setpriv", "mount", "nsenter")
-#: Of version 2 of cgroups: what the kubelet asks for.
+#: The cgroup controllers of version 2 that the kubelet needs.
 _CONTROLLERS = ("cpuset", "cpu", "io", "memory", "pids")
 
 

@@ -22,8 +22,8 @@ from typing import IO
 from tests.kubernetes.cluster.processes import ClusterFailed
 
 SLOTS = 20
-#: Below the range from which the kernel takes the ports of outgoing connections: nobody takes one
-#: between two starts.
+#: Below the range from which the kernel takes ports of outgoing connections, so that nobody takes
+#: one between two starts.
 FIRST_PORT = 21_000
 PORTS_A_SLOT = 50
 CGROUPS = Path("/sys/fs/cgroup")
@@ -139,7 +139,9 @@ class Slots:
         end = time.monotonic() + 150
         while left := list(self.cgroups()):
             for folder in left:
-                with suppress(OSError):  # busy for a moment longer: the kernel still reaps
+                with suppress(
+                    OSError
+                ):  # busy for a moment longer, because the kernel is still reaping
                     folder.rmdir()
             if time.monotonic() > end:
                 raise ClusterFailed(

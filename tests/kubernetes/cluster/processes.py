@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.support.go_programs import FRUGAL
 
-#: A death signal is tied to the *thread* that forked. All forks happen in one that lives as long as
-#: the interpreter.
+#: A death signal is tied to the *thread* that forked. All forks happen in one thread that lives as
+#: long as the interpreter.
 _FORKER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kube-forker")
 
 
@@ -69,7 +69,7 @@ class Part:
     def signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.process is not None:
-            self.process.send_signal(number)  # polls first: never somebody else's id
+            self.process.send_signal(number)  # polls first, so that it is never somebody else's id
 
     def stands_still(self) -> bool:
         """Return whether all its threads have been stopped by SIGSTOP."""

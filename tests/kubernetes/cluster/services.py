@@ -44,7 +44,7 @@ class ServiceNetwork:
         self._names: dict[str, str] = {}
         self._listening: set[tuple[str, int]] = set()
         self._turn = itertools.count()
-        #: What was asked for and led nowhere.
+        #: Requested names and addresses that lead nowhere.
         self.unknown: set[str] = set()
 
     def __enter__(self) -> ServiceNetwork:
@@ -136,7 +136,7 @@ class ServiceNetwork:
         with closing(client):
             ready = list(self._ends(space, name, port))
             if not ready:
-                # A reset, as refused.
+                # A reset, as for a refused connection.
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return
             with (
@@ -193,7 +193,7 @@ class ServiceNetwork:
                 question, asker = server.recvfrom(4096)
             except TimeoutError:
                 continue
-            # Nobody waits for an answer to what is no question.
+            # Nobody waits for a response to an invalid query.
             with suppress(OSError, IndexError, struct.error):
                 server.sendto(self.answer(question), asker)
 

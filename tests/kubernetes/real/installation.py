@@ -35,16 +35,15 @@ from tests.support.temporal import temporal_binary
 
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
 OVERLAY = "overlays/production"
-#: Real containers on a machine with few processors: generous, and reached only when something does
-#: not come.
+#: Real containers on a machine with few processors: generous, and reached only if something never
+#: comes.
 PATIENCE_S = 300.0
-#: The API server and the kubelet report that the container runtime could not begin a command.
+#: The API server and the kubelet report that the container runtime could not start a command.
 NOT_BEGUN = re.compile(r"^error: Internal error occurred: .*failed to exec in container", re.M)
 FORCE = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 SCHEMA = "lifecycle"
 SECRETS = DEPLOY / "secrets/secrets.yaml"
-#: Leaves a page, and ends when the file is there that it waits for, on the volume that keeps the
-#: state of crawls.
+#: Leaves a page, and ends when the expected file exists on the volume for the state of crawls.
 PROGRAM = """
 import os, pathlib, time
 pathlib.Path(os.environ["CRAWL_FILES_DIR"], "page.html").write_text("<p>one</p>")
@@ -120,7 +119,7 @@ class Installation:
         ]
         for name in left:
             for pod in self.admin.get(f"/api/v1/namespaces/{name}/pods")["items"]:
-                with suppress(AdminError):  # it went meanwhile
+                with suppress(AdminError):  # it disappeared meanwhile
                     self.hold(pod, name, ())
                     self.admin.delete(
                         f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}", FORCE
@@ -144,7 +143,7 @@ class Installation:
 
     def _make_temporal(self) -> None:
         port = self.cluster.places.port()
-        self.temporal = self.network.lend(port)  # its parts find each other on loopback only
+        self.temporal = self.network.lend(port)  # its parts find each other only on loopback
         command = [temporal_binary(), "server", "start-dev", "--port", str(port), "--headless"]
         part = Part(
             "temporal",
@@ -158,7 +157,7 @@ class Installation:
         """Create the two users of docs/security.md; the second one gets its rights when the tables
         exist.
         """
-        # Durable, as the doctor wants it.
+        # Durable, as the doctor requires.
         options = (f"--bind-address=127.0.0.1,{self.address}", "--innodb-flush-log-at-trx-commit=1")
         self.database: MariaDb = self._open.enter_context(running_mariadb(*options))
         self._passwords = {name: secrets.token_hex(12) for name in ("owner", "services")}
@@ -283,7 +282,7 @@ class Installation:
             one["metadata"]["name"]: one for one in yaml.safe_load_all(SECRETS.read_text())
         }
         for name, data in values.items():
-            # Without a provider of OpenID Connect there is nothing of it.
+            # Without an OpenID Connect provider, there is none.
             assert set(templates[name]["stringData"]) - {"oidc-client-secret"} == set(data), name
             templates[name]["stringData"] = data
         return [templates[name] for name in values]

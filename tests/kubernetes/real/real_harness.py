@@ -18,7 +18,7 @@ from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
 
 ACTOR = "crawl.test/actor:1"
-#: A registry that refuses at once, on a port that nobody listens on.
+#: A registry that refuses at once, on a port on which nobody listens.
 NO_IMAGE = "127.0.0.1:1/nobody:1"
 RUNNER = Path(__file__).parents[3] / "crawler_lifecycle" / "runner"
 
@@ -32,7 +32,7 @@ _ENTRY: dict[str, Any] = {
     "resumable": True,
     "kubernetes": {"project": "/app"},
 }
-#: The same program with our runner around it and without, and images that are not there.
+#: The same program with our runner and without, and images that do not exist.
 CATALOGUE: list[dict[str, Any]] = [
     _ENTRY | {"name": "actor"},
     _ENTRY | {"name": "bare", "kubernetes": {"runner": False}},
@@ -111,7 +111,7 @@ class RealHarness(Harness):
         """
         until(lambda: set(self.tasks(run_id)) == {"RUNNING"}, f"run {run_id} executing")
         until(lambda: self.status(run_id) == "PROCESSING", f"run {run_id} processing")
-        # A container runs before its program does: a signal to that moment would prove something
+        # A container runs before its program does: a signal at that time would prove something
         # else.
         logs = [f"{self.path(pod)}/log" for pod in self.objects(run_id, "pods")]
         until(

@@ -40,13 +40,14 @@ from tests.support.manifests import Document
 REPOSITORY = service_image.REFERENCE.rpartition(":")[0]
 #: Tags of the two images.
 FORMER, NEXT = "landed", "next"
-#: Nine Deployments roll out at once on two processors: what each pod asks for is less than the
-#: chart's default.
+#: Nine Deployments roll out at once on two processors, so each pod requests less than the chart's
+#: default.
 ASKS = {
     "requests": {"cpu": "30m", "memory": "160Mi", "ephemeral-storage": "64Mi"},
     "limits": {"memory": "512Mi"},
 }
-#: Says at its site that it begins, leaves a page, goes on until it may end, and says that it ends.
+#: Reports its beginning to its site, leaves a page, continues until it may end, and reports its
+#: end.
 PROGRAM = """
 import json, os, pathlib, time, urllib.request
 site = json.loads(os.environ["CRAWL_ARGS"])["site"]
@@ -110,7 +111,7 @@ class Release(Installation):
         super().__init__(cluster, folder)
         self.former, self.next = Page(folder / "landed"), Page(ROOT)
         self.took: dict[str, float] = {}
-        #: Names of the Secrets that an administrator made.
+        #: Names of the Secrets that an administrator created.
         self.made: set[str] = set()
 
     # --- what an installer has --------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Release(Installation):
         values["workers"] = {
             role: {"resources": ASKS} | values["workers"].get(role, {}) for role in roles
         }
-        # The landed build has another name for this role.
+        # The released build has another name for this role.
         values["workers"]["user-code" if "user-code" in roles else "plans"]["replicas"] = 1
         for service in ("gateway", "scheduler"):
             values[service]["resources"] = ASKS
@@ -204,7 +205,7 @@ class Release(Installation):
 
     def end(self) -> None:
         """Also remove the namespace that an administrator created, which has no label of ours."""
-        with suppress(AdminError):  # it was never made
+        with suppress(AdminError):  # it was never created
             self.admin.delete(f"/api/v1/namespaces/{SERVICES}")
         super().end()
 
@@ -410,8 +411,7 @@ class Journal:
             self.ended[who] = time.time()
         else:
             self.asked[who[0]] += 1
-        # A run that is held is known as such only after its number is: so none ends within its
-        # first second.
+        # A held run is known only after its number, so none ends within its first second.
         return b"no" if who[0] in self.held or self.asked[who[0]] < 3 else b"yes"
 
 

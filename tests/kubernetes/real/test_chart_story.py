@@ -41,8 +41,7 @@ from tests.support.manifests import Document
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 #: "Chart from an empty test cluster to the first crawl in pods."
 FIRST_CRAWL_S = 600.0
-#: The longest time in which no question to the gateway was answered well, while processes are
-#: replaced.
+#: The longest time without a good response of the gateway while processes are replaced.
 SILENCE_S = 10.0
 POLICIES = (
     "nothing-unless-allowed",
@@ -157,7 +156,7 @@ def test_from_an_empty_cluster_to_removal_while_crawls_go_on(
 
     load = Load(release, journal)
     manager = Manager(load, tmp_path, monkeypatch)
-    spans = [load.long()]  # it lives across everything
+    spans = [load.long()]  # it outlives everything
     load.begin()
     try:
         with under_load(load, manager, spans, "upgrade to this build"):
@@ -323,7 +322,7 @@ def prove(release: Release, load: Load, manager: Manager, first: int) -> None:
         for who in ((run_id, n, 1) for n in range(tasks.get(run_id, 0))):
             assert journal.began[who] == 1, who
             assert (who in journal.ended) == (run_id not in load.stopped), who
-            # A node tells whole seconds.
+            # Times of a node have whole seconds.
             assert ended_at.replace(tzinfo=UTC).timestamp() >= int(journal.ended.get(who, 0)), who
     assert sum(journal.began.values()) == sum(tasks.values()), "no task began that nobody asked for"
     exports = Counter(row[0] for row in release.rows("run_id", "export_record"))

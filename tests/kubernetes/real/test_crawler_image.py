@@ -269,8 +269,7 @@ def test_a_stop_in_mid_crawl_reaches_scrapy_once_and_the_upload_fits_into_the_gr
         slowly = {"DOWNLOAD_DELAY": "3", "CONCURRENT_REQUESTS": "1"}
         rules = Rules(files_url="s3://crawls/files")
         namespace.deploy(SERVICES, rules, way, args={"site": site}, settings=slowly)
-        # Scrapy opens its spider before it handles signals; one that comes between the two kills
-        # it.
+        # Scrapy opens its spider before it handles signals; a signal between the two kills it.
         _until(lambda: namespace.state("running") and "Crawled (200)" in namespace.log())
         with namespace.followed() as log:
             namespace.stop()
@@ -309,12 +308,12 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": json.dump
     nowhere = {"CRAWL_UPLOAD_URL": "http://127.0.0.1:9/", "CRAWL_UPLOAD_TOKEN": TOKEN}
     namespace.deploy(_python(code), Rules(), nowhere, limits=Limits(stop_grace_s=1))
     _until(lambda: namespace.state("running") and '"finish_reason"' in namespace.log())
-    namespace.stop()  # while it tries to upload: the grace ends that, and the verdict stands
+    namespace.stop()  # while it tries to upload: the grace period ends that, and the verdict stands
     exit_code, summary = namespace.ended()
     uid, parent, written, environment, account = json.loads(summary["message"])
     assert (uid, parent) == (1000, 1)
     assert written == ["/tmp", "/crawl/files", "/crawl/state"]
-    # The runner's token is nothing that the crawler can read, although both are the same user.
+    # The crawler cannot read the runner's token, although both are the same user.
     assert environment is False
     assert account is False
     assert "the gateway cannot be reached" in summary["files"]["why"]
@@ -376,7 +375,7 @@ open("/crawl/files/../elsewhere", "w")
 """
     namespace.deploy(_python(code), Rules(volume_claim="files"))
     exit_code, _ = namespace.ended()
-    assert exit_code == 1  # nothing above its own folders can be written
+    assert exit_code == 1  # it cannot write anywhere above its own folders
     assert "Read-only file system" in namespace.log() or "Permission denied" in namespace.log()
     assert (volume / f"state/{run_ref(7)}/0/seen").read_text() == "once"
     found = task_files("files", volume, None).files(

@@ -17,7 +17,7 @@ from tests.e2e.harness import moment, until
 from tests.kubernetes.real.real_harness import CATALOGUE, NO_IMAGE, RealHarness
 
 Row = dict[str, Any]
-#: Without our runner, where a container with it plays in CI, and a recording is read as well.
+#: Without our runner, where the test with it runs in CI, and a recording is also read.
 BARE = pytest.param("bare", marks=pytest.mark.slow)
 
 
@@ -72,7 +72,7 @@ def test_exit_n(harness: RealHarness, crawler: str, code: int) -> None:
     assert (run["status"], run["outcome"]) == ("FAILED", "failed")
     assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "failed", code)
     assert f"exit {code}" in task["cause"]
-    # Where there is no runner, a node keeps the end of the log.
+    # Without a runner, a node keeps the end of the log.
     assert ("three pages" in ended["message"]) == (crawler == "bare")
 
 
@@ -269,7 +269,7 @@ def test_an_image_that_does_not_exist(harness: RealHarness, crawler: str) -> Non
 
 @pytest.mark.slow
 def test_nobody_stops_a_run_whose_image_does_not_exist(harness: RealHarness) -> None:
-    # By then a node has to have tried, and said that there is no such image, however slow it is.
+    # By then, a node must have tried and reported that there is no such image, however slow it is.
     run_id = harness.begin("unreachable", do="finish", limits={"start_timeout_s": 15})
     run, task = harness.until_ended(run_id), harness.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "start_timeout")

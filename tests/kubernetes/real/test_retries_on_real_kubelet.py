@@ -30,7 +30,8 @@ __all__ = ["address", "volume"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: Requests that are under way at one time; what an eviction interrupts is asked for again.
+#: The number of requests in progress at one time; requests that an eviction interrupts are
+#: repeated.
 AT_ONCE = 2
 
 

@@ -95,8 +95,8 @@ def test_every_deployment_is_ready_by_its_own_probe_and_no_process_gave_up(
         [pod] = installed.pods(one["metadata"]["name"])
         [status] = pod["status"]["containerStatuses"]
         assert status["ready"] is True
-        # A probe that a starved machine answers late may have had it ended. It must not have ended
-        # by itself.
+        # A probe that a starved machine answers late may have ended it. It must not have ended by
+        # itself.
         before = status["lastState"].get("terminated") or {"exitCode": 0}
         assert before["exitCode"] in (0, 137, 143), f"{before}\n{installed.log(pod, before=True)}"
 
@@ -119,7 +119,7 @@ def test_no_process_of_ours_has_more_than_restricted_allows(installed: Installat
             "ro,"
         )
         assert (process / "cwd").readlink() == Path("/var/lib/crawler-lifecycle")
-        # Of the mounts, since /var/run of an image may be a link, which would be followed on this
+        # Of the mounts, because /var/run of an image may be a link, which would be followed on this
         # machine.
         account = any(
             place.endswith("/secrets/kubernetes.io/serviceaccount") for _, place, *_ in mounts
@@ -138,8 +138,8 @@ def processes_of(pod: Document) -> list[Path]:
     return found
 
 
-#: A doctor takes seconds of a processor. These have between them every Secret and every way; what
-#: each account may is asked of a doctor in its place in ``test_deploy``.
+#: A doctor takes seconds of processor time. Together, these have every Secret and every network
+#: path; a doctor in ``test_deploy`` checks what each account may do.
 EXAMINED = ("worker-cluster", "worker-export", "worker-webhooks", "gateway", "scheduler")
 
 

@@ -31,9 +31,9 @@ FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, verdict=11, told=True, reason="Error", finish_reason="shutdown")
 KILLED = End(exit_code=137, signal=9, reason="Error")
 NEVER_RAN = End(reason="Cancelled", message="It was stopped while it waited and never executed")
-#: What every task executes.
+#: The code of every task.
 CODE = Code("sha256:" + "c0de" * 16)
-#: Seconds in which a task without an end counts what its behaviour says.
+#: The time in seconds in which a task without an end counts what its behaviour says.
 _ENDLESS_S = 600.0
 
 
@@ -354,7 +354,7 @@ class FakeCluster:
                 self._tasks.items(), key=lambda item: item[0]
             ):
                 if run_id not in (None, run):
-                    continue  # the activities of a testbed have clocks of their own
+                    continue  # the activities of a testbed have their own clocks
                 task.settle(now)
                 if task.ended is not None or task.gone:
                     continue
@@ -436,7 +436,7 @@ class FakeCluster:
         )
         started = task.started_at()
         if task.gone:
-            # Without its uid nobody knows that there ever was one.
+            # Without its uid, nobody knows that it ever existed.
             return (
                 seen
                 if ref.uid is not None

@@ -62,7 +62,7 @@ class FakeHosts:
             host = self._hosts.pop(manager_id, None)
             if host is None or host.is_for != (plan, attempt, generation):
                 host = self._make(plan, attempt)
-            yield host  # an error leaves it forgotten
+            yield host  # after an error, it stays forgotten
             if host.settled:
                 self._hosts[manager_id] = host
 

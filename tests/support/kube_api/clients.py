@@ -15,7 +15,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 if TYPE_CHECKING:
     from tests.support.kube_api.server import FakeApiServer
 
-#: Seconds that no answer of a server in this process needs.
+#: More seconds than a server in this process needs for any response.
 PATIENT_S = 120.0
 
 

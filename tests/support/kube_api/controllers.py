@@ -177,7 +177,7 @@ class Controllers:
         try:
             return self.store.begin_deletion(PODS, key_of(pod), grace_s, None)
         except Problem:
-            return None  # gone by what the deletion of another one brought about
+            return None  # removed as a consequence of another deletion
 
     def _pod(self, change: Change) -> None:
         pod = change.after
@@ -186,8 +186,8 @@ class Controllers:
             return
         meta = pod["metadata"]
         if not finished(pod) and not pod["spec"].get("nodeName") and "deletionTimestamp" in meta:
-            # The Job controller waits for a final phase, which the collector of pods writes within
-            # 20 s.
+            # The Job controller waits for a final phase, which the pod garbage collector writes
+            # within 20 s.
             pod = self.store.update(PODS, key_of(pod), lambda p: p["status"].update(phase="Failed"))
         if finished(pod):
             self._count(pod)
@@ -223,7 +223,7 @@ class Controllers:
             for container in status.get("containerStatuses", []):
                 container.update(state={"terminated": dict(ended)}, ready=False, started=False)
             if "deletionTimestamp" in found["metadata"]:
-                # The kubelet's word that nothing runs any more.
+                # The kubelet's report that nothing is running any more.
                 found["metadata"]["deletionGracePeriodSeconds"] = 0
 
         return self.store.update(PODS, key_of(pod), report)

@@ -217,7 +217,7 @@ class Driver:
         )
 
 
-#: The image of every container that executes or has ended.
+#: The image of every container that is executing or has ended.
 IMAGE_ID = f"registry.example/shop@sha256:{'1a9e' * 16}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.kube_api.problems import Problem
 
 STRATEGIC = "application/strategic-merge-patch+json"
-#: A strategic patch takes these values out of the list that the rest of the key names.
+#: A strategic patch removes these values from the list that the rest of the key names.
 DELETE = "$deleteFromPrimitiveList/"
 
 
@@ -35,7 +35,7 @@ def _merge(target: Any, patch: Any) -> Any:
             merged |= {name: left} if left else {}
         elif value is None:
             merged.pop(key, None)
-        elif key == "finalizers":  # a set: what is there stays, behind what is new
+        elif key == "finalizers":  # a set: existing values stay, behind the new ones
             merged[key] = [
                 *(one for one in value if one not in merged.get(key, [])),
                 *merged.get(key, []),

@@ -272,13 +272,13 @@ class Routes:
                 f"used: count/jobs.batch={used}, limited: count/jobs.batch={self.jobs_quota}"
             )
             raise problems.forbidden(kind.plural, kind.group, name, why)
-        # Last: admission comes before the storage.
+        # Last, because admission comes before storage.
         if any(key_of(found) == key for found in self.store.find(kind)):
             raise problems.already_exists(kind.plural, kind.group, name)
         return Reply(201, self._stored(kind, key, obj, wanted.query.get("dryRun") == "All"))
 
     def _stored(self, kind: Kind, key: Key, obj: Object, dry: bool) -> Object:
-        # A dry run is all the same things, in a harness that is thrown away.
+        # A dry run does all the same things, in a harness that is discarded.
         store = Store() if dry else self.store
         obj = {"kind": kind.kind, "apiVersion": kind.api_version, **obj}
         meta = dict(obj["metadata"])

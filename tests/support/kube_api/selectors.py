@@ -18,7 +18,7 @@ _THERE = re.compile(rf"(!?)\s*({_KEY})")
 
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
-#: What may be selected by, beside name and namespace.
+#: Fields for selectors, in addition to name and namespace.
 _FIELDS = {
     "pods": (
         "spec.nodeName",

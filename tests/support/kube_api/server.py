@@ -177,8 +177,8 @@ class _Http(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         import sys
 
-        # A client that hangs up is what half of the tests are about. Anything else is a bug of the
-        # fake.
+        # Clients that disconnect are what half of the tests are about. Anything else is a bug of
+        # the fake.
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -357,7 +357,7 @@ class _Streaming:
         handler.send_header("Content-Type", "application/json")
         handler.send_header("Transfer-Encoding", "chunked")
         self.bookmark_at = time.monotonic() + api.bookmark_s
-        api._streams.add(self)  # before the head: whoever has seen that may end the watch
+        api._streams.add(self)  # before the head: whoever has seen the head may end the watch
         try:
             handler.wfile.write(handler._head())
             self._events(api)
@@ -379,7 +379,7 @@ class _Streaming:
             return
         while True:
             self._maybe_ends()
-            # What ends a watch and what it shows before that are decided at one moment.
+            # What ends a watch, and what it shows before, are decided at one moment.
             with store.changed:
                 if time.monotonic() >= self.until or api.over.is_set():
                     break
@@ -408,8 +408,8 @@ class _Streaming:
                 self._chunk(b'{"type":"MODIFIED","object":{"kind":')
             if fault.broken:
                 raise _Over
-            # In order, so the connection goes on; closed unannounced it would break off whatever is
-            # sent on it next.
+            # In order, so the connection continues; an unannounced close would break the next
+            # request on it.
             self.handler.wfile.write(b"0\r\n\r\n")
             raise _Answered
 
@@ -445,8 +445,7 @@ def _as_seen(change: Change, stream: Stream) -> Iterator[tuple[str, Object]]:
     if matches:
         yield ("MODIFIED" if was else "ADDED"), change.last
     elif was and change.after is not None:
-        # What stopped matching is shown as it was when it still did, with the version of the
-        # change.
+        # An object that stopped matching is shown as it was before, with the version of the change.
         before = change.before or {}
         yield (
             "DELETED",

@@ -33,7 +33,7 @@ from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: The next poll is far away, so that whatever comes sooner was brought about.
+#: The next poll is far in the future, so any earlier one was triggered.
 SLOW: dict[str, Any] = {"crawler": "books", "poll_minutes": [10], "limits": {"start_check_s": 0.1}}
 FORCED = StopRequest(request_id="now", requested_by="ada", force=True)
 
@@ -126,7 +126,7 @@ async def test_a_paused_step_is_told_and_a_forced_stop_passes_it(testbed: Workfl
     )
     order.type = "get_main_job_status"
     for _ in range(300):
-        with suppress(RPCError):  # between two steps nothing of this name is there
+        with suppress(RPCError):  # between two steps, nothing of this name exists
             await testbed.client.workflow_service.pause_activity(order, retry=True)
             break
         await asyncio.sleep(0.1)

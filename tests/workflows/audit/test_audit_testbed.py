@@ -614,7 +614,7 @@ async def test_audits_beside_runs_that_live_their_lives_find_nothing(
         report = await audit(testbed)
         assert report.found == {}, report.findings
         audits += 1
-        if audits == 2:  # so many see lives at least, however quick these are
+        if audits == 2:  # at least this number of audits examine lives, however quick these are
             await testbed.until(lambda: (count, 0, 1) in testbed.cluster.alive())
             testbed.cluster.end_now(count, end=FINISHED)
     assert audits >= 2

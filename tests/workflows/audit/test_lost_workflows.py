@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 OWNED = ("manager", "graph", "due time", "webhook")
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 WHY = "BadSearchAttributes: 2,724 bytes are above 2,048"
-#: Further than any grace and back-off.
+#: Further than any grace period and back-off.
 AHEAD_S = 3600.0
 CRAWL = StepSpec("one", StepKind.CRAWL, {"crawler": "books"})
 
@@ -293,7 +293,7 @@ async def test_a_run_that_no_workflow_can_carry_is_ended_with_its_crawler(
     corrected = {str(one.kind) for one in testbed.store.corrections.list_corrections(1)}
     assert corrected == {"repair"}, "it was not killed from outside"
     assert await search.turn() == 0
-    async with testbed.working():  # what an end tells is told
+    async with testbed.working():  # reports of an end are delivered
         await testbed.until(lambda: testbed.store.exports.list_exports(1))
 
 

@@ -27,7 +27,7 @@ from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: The next poll is far away, so that whatever comes sooner was brought about.
+#: The next poll is far in the future, so any earlier one was triggered.
 SLOW: dict[str, Any] = {"crawler": "books", "poll_minutes": [10], "limits": {"start_check_s": 0.1}}
 LATE_S = 600 + OVERDUE_S + 5
 
@@ -122,7 +122,7 @@ async def test_an_operator_who_terminated_it_a_moment_ago_is_not_overtaken(
     await handle.terminate("by an operator")
     one.clock = clock
     audit = build_audit(testbed.parts)
-    audit.clock = utc_now  # it was closed a moment ago by this clock
+    audit.clock = utc_now  # by this clock, it was closed a moment ago
     one.take_over = audit.take_over
     await one.turn()
     assert one.counts == {"left": 1}

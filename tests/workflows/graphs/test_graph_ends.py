@@ -154,7 +154,7 @@ async def test_cancel_takes_what_follows_along_and_leaves_the_rest(
     async with g.working():
         handle = await g.start(steps)
         await real_testbed.until(lambda: g.functions.calls["a"] and g.functions.calls["b"])
-        for _ in range(2):  # a repeat is harmless
+        for _ in range(2):  # a repetition is harmless
             order = {
                 "names": ["a"],
                 "requested_by": "ada",

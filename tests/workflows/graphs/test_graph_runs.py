@@ -174,7 +174,7 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(
 async def test_a_step_behind_a_crawl_waits_for_its_archive(
     real_testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "REPAIRED_S", 3600.0)  # the run says that its archive is there
+    monkeypatch.setattr(graphs, "REPAIRED_S", 3600.0)  # the run reports that its archive exists
     real_testbed.cluster.behaviour = INSTANT
     real_testbed.cluster.folders[1, 0] = real_testbed.folder
     g = graph_testbed(real_testbed)

@@ -210,7 +210,7 @@ async def test_a_call_whose_workflow_somebody_ended_is_made_again(
     handle = await g.start([step("long", timeout_s=3600)])
     await g.snapshot_where(handle, lambda s: s.calls == 1)
     call = real_testbed.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
-    # It is counted before it is there, and other tests had calls of this name.
+    # It is counted before it exists, and other tests had calls of this name.
     for _ in range(1200):
         if await _is_open(call):
             break

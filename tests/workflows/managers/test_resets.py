@@ -20,8 +20,8 @@ from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: From the very beginning, and from before the verdict. In the middle nothing is different: the row
-#: decides.
+#: From the very beginning, and from before the verdict. In between, nothing differs, because the
+#: row decides.
 ALWAYS = {("finished", 0), ("stopped", -1)}
 UNTIL_STOPPED, INSTANT = Behaviour(executes=None), Behaviour(executes=0)
 

@@ -294,7 +294,7 @@ async def test_pause_cap_and_jobs_from_outside(real_testbed: WorkflowHarness) ->
         await real_testbed.until(lambda: m.row().counts.good == 2)
         managers.record_manager_stop(1, StopIntent(utc_now()))
         late = {"jobs": [{"spider": "quick", "spider_args": {"n": "4"}}]}
-        # By the row: nobody has told the workflow.
+        # Only in the row, without a signal to the workflow.
         with pytest.raises(WorkflowUpdateFailedError) as failed:
             await handle.execute_update("add_job", late)
         assert failed.value.cause.type == "NotInThisState"

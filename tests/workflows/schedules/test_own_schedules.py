@@ -15,7 +15,7 @@ from tests.support.testbed import WorkflowHarness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: The input that docs/temporal.md shows, and what makes a test quick.
+#: The input that docs/temporal.md shows, with options that make a test quick.
 REQUEST = {"crawler": "books", "trigger": "scheduled", "requested_by": "nightly"}
 QUICK = {"poll_minutes": [0.002], "limits": {"start_check_s": 0.1}}
 

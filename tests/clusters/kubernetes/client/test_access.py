@@ -64,7 +64,7 @@ def test_the_given_one_then_the_variable_then_the_pod_then_home(
     assert credentials.find(None, None).kubeconfig == str(home)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert credentials.find(None, None).kubeconfig is None
-    # A context is a thing of kubeconfigs.
+    # Only kubeconfigs have contexts.
     assert credentials.find(None, "other").kubeconfig == str(home)
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
     assert credentials.find(None, None).kubeconfig == "/a:/b"
@@ -126,7 +126,7 @@ def test_the_file_of_a_token_is_read_again_after_a_refusal(
     shown = [request.headers["authorization"] for request in server.requests]
     assert shown == ["Bearer one", "Bearer one", "Bearer second"]
     token.unlink()
-    assert _listed(api) == 0  # between two rotations: the last one still holds
+    assert _listed(api) == 0  # between two rotations, the last one is still valid
     server.tokens = {"third"}
     with pytest.raises(
         CredentialsRejected,
@@ -143,7 +143,7 @@ def test_in_a_pod_the_rotated_token_is_shown_after_a_refusal(
         api = patient(server, kubeconfig=None)
         api.listing(api.jobs_path(), Job)
         server.tokens = {"second"}
-        # As the kubelet does it: another file is moved into its place.
+        # As the kubelet does: another file is moved to its path.
         (tmp_path / "new").write_text("second")
         (tmp_path / "new").rename(token)
         assert _listed(api) == 0
@@ -235,7 +235,7 @@ def test_the_server_is_checked_by_the_authority_of_the_kubeconfig(
                 NoAnswer, match=r"TLS with https://127.0.0.1:.* failed: .*CERTIFICATE_VERIFY_FAILED"
             ):
                 _listed(patient(server, kubeconfig=path))
-        # Neither the token nor anything else was shown to a stranger.
+        # Neither the token nor anything else was sent to the foreign server.
         assert len(server.requests) == 1
 
 
@@ -267,13 +267,15 @@ def test_a_renewed_client_certificate_is_used_after_a_refusal(
         api = patient(server, kubeconfig=path)
         api.listing(api.jobs_path(), Job)
         before = api._wire._access.current()[0].certificates
-        server.tokens = set()  # whoever shows no token is refused now: a certificate that ran out
+        server.tokens = (
+            set()
+        )  # requests without a token are refused now, as with an expired certificate
         with pytest.raises(CredentialsRejected):
             api.listing(api.jobs_path(), Job)
         authority.issue("client")
         with pytest.raises(CredentialsRejected):
             api.listing(api.jobs_path(), Job)
-        assert server.count() == 4  # shown once more, because there was something else to show
+        assert server.count() == 4  # sent once more, because there were new credentials
         assert api._wire._access.current()[0].certificates != before
         server.tokens = None
         assert _listed(api) == 0
@@ -332,10 +334,10 @@ def test_a_variable_of_the_environment_leads_nobody_astray(
 def test_the_proxy_of_a_kubeconfig_is_used(
     server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")  # which is about other proxies
+    monkeypatch.setenv("NO_PROXY", "*")  # which applies to other proxies
     there = server.kubeconfig(**{"proxy-url": server.url})
     assert _listed(patient(server, kubeconfig=there)) == 0
-    # The form that proxies are asked in.
+    # The form of requests to proxies.
     assert server.requests[0].target.startswith("http://127.0.0.1")
     with deaf_port() as port, pytest.raises(NoAnswer):
         _listed(
@@ -353,7 +355,7 @@ def test_connections_are_watched_over_by_the_kernel(server: FakeApiServer) -> No
     options = api._wire._access.current()[0].configuration.socket_options
     with socket.socket() as sock:
         for level, name, value in options:
-            sock.setsockopt(level, name, value)  # each is one that this system knows
+            sock.setsockopt(level, name, value)  # this system knows each of them
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     api.close()
 

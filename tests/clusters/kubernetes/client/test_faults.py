@@ -47,7 +47,7 @@ from tests.support.ports import deaf_port
 RIGHT = 'pods is forbidden: User "system:serviceaccount:crawls:worker" cannot list resource "pods" in API group ""'
 QUOTA = 'jobs.batch "a" is forbidden: exceeded quota: crawls, requested: count/jobs.batch=1, used: 1, limited: 1'
 
-#: What happens, what it is, and what its text says.
+#: What happens, its error, and the text of the error.
 FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
     ("silence", Silence(), NoAnswer, "no data came from http://127.0.0.1"),
     ("slow drip", Drip(0.2), NoAnswer, "no complete response"),
@@ -138,9 +138,9 @@ def test_a_list_that_goes_wrong(
     assert words in str(caught.value)
     assert "pods" in str(caught.value)
     assert caught.value.effect_unknown is False  # a list has none
-    assert len(server.requests) == 1  # nothing is tried again behind Temporal's back
+    assert len(server.requests) == 1  # nothing is retried without Temporal
     server.faults.clear()
-    assert api.listing(api.pods_path(), Pod).items == []  # and the client is well afterwards
+    assert api.listing(api.pods_path(), Pod).items == []  # and the client still works afterwards
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_the_servers_own_expired_tokens(api: Api, five: FakeApiServer) -> None:
 
     five.faults.add("GET", "limit=2", Mutate(compact))
     assert len(_names(api)) == 5
-    # The inconsistent token that came with the 410 was not used: its page would be of another
-    # moment.
+    # The inconsistent token from the 410 was not used, because its page would belong to another
+    # time.
     assert ["continue" in request.query for request in five.requests] == [
         False,
         True,
@@ -342,7 +342,7 @@ def test_a_page_that_goes_wrong_takes_the_list_with_it(
     api: Api, five: FakeApiServer, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     five.faults.add("GET", "continue=", fault, nth=2)
-    if isinstance(fault, Silence):  # the pages before it may take their time
+    if isinstance(fault, Silence):  # earlier pages may take long
         page = api._wire.call
         last = iter([False, False, True])
 
@@ -411,7 +411,7 @@ def test_a_401_reads_the_credentials_again_and_then_says_so(
     )
     assert "were read again and are still refused" in str(caught.value)
     assert "kubeconfig" in str(caught.value)
-    assert len(server.requests) == 2  # the same credentials are not shown twice
+    assert len(server.requests) == 2  # the same credentials are not sent twice
 
 
 def test_a_kubeconfig_with_a_new_token_is_taken_up_in_mid_run(

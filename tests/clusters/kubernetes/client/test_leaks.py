@@ -72,7 +72,7 @@ def _threads_end() -> bool:
     """Return whether the threads that supervise calls have ended, a moment later."""
     mine = [thread for thread in threading.enumerate() if thread.name == "kubernetes-calls"]
     for thread in mine:
-        thread.join(60)  # far above the idle time of those that earlier tests left
+        thread.join(60)  # far above the idle time of connections that earlier tests left
     return not any(thread.is_alive() for thread in mine)
 
 
@@ -99,13 +99,13 @@ def _go_wrong(api: Api, server: FakeApiServer, rounds: int) -> int:
 def test_no_fault_leaves_a_socket_or_a_thread(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path) as server:
         api = patient(server)
-        _go_wrong(api, server, 10)  # whatever is made once is made now
+        _go_wrong(api, server, 10)  # make everything now that is made only once
         _settled(server)
         before = _sockets()
-        assert _go_wrong(api, server, 100) == 100 + 80  # an ended stream is no error
+        assert _go_wrong(api, server, 100) == 100 + 80  # the end of a stream is no error
         assert api.listing(api.jobs_path(), Job).items == []
         _settled(server)
-        # One connection is kept: this side of it and, in the same process, the server's.
+        # One connection is kept: our side of it and, in the same process, the server's.
         wait_until(lambda: _sockets() <= before + 2)
         api.close()
         assert _threads_end()

@@ -32,7 +32,7 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import (
 )
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S
 
-#: One object and a page of each kind that is listed by polls.
+#: One object and a page of each kind that polls list.
 _OBJECTS = [partial(read, kind) for read in (decode, decode_page) for kind in (Job, Pod)]
 META = {"name": "a", "uid": "u"}
 POD: dict[str, Any] = {
@@ -170,7 +170,7 @@ def test_what_is_no_pod_is_an_error(bad: bytes) -> None:
         decode(Pod, bad)
 
 
-#: Numbers and times that no server should tell, and every one could.
+#: Numbers and times that no server should send, but any could.
 ODD_NUMBERS = [10**14, 2**63, -(2**63), -1, 10**300, 1.5, 1e30, "60", "many", "", True, [], {}]
 ODD_TIMES = [
     *(

@@ -150,7 +150,7 @@ def test_a_patch_of_another_object_under_the_name_is_a_conflict(
         api.patch(
             api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "2"}}}
         )
-    assert refused.value.status == 422  # what a real server answers
+    assert refused.value.status == 422  # what a real server returns
     assert decode(Job, api.get(api.jobs_path("a"))).metadata.labels["x"] == "1"
 
 

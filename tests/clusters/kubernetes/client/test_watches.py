@@ -91,7 +91,9 @@ def test_bookmarks_move_the_place_without_a_change(
 
 def test_the_servers_end_is_an_end(server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
     stream = jobs(timeout_s=1)
-    assert [event.type for event in stream] == ["BOOKMARK"]  # it says where to go on, then ends
+    assert [event.type for event in stream] == [
+        "BOOKMARK"
+    ]  # it sends the position to continue from, then ends
     assert list(stream) == []
 
 
@@ -195,7 +197,7 @@ def test_events_before_the_end_are_not_lost_by_it(
 def test_silence_is_noticed(server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
     stream = jobs(silence_s=PATIENT_S)
     assert stream.call._socket is not None
-    # As with a shorter limit, but for the head, which may take its time.
+    # As with a shorter limit, except for the head, which may take long.
     stream.call._socket.settimeout(0.3)
     with pytest.raises(NoAnswer, match="silent for too long"):
         next(stream)

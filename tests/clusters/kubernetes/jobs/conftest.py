@@ -39,7 +39,7 @@ class Fixture:
                 return send(request, *who)
             try:
                 return send(replace(request, silence_s=0.3), *who)
-            finally:  # nobody knows that the server has come so far, but it has
+            finally:  # nobody knows that the server has done this, but it has
                 wait_until(
                     lambda: (
                         self.server.store.find(JOBS) if fault.after_effect else self.server.requests

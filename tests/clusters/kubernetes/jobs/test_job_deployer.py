@@ -733,7 +733,7 @@ def test_a_service_that_dies_between_job_and_secret_is_made_good_by_the_next_cal
 def test_a_former_jobs_secret_is_not_taken_for_that_of_a_new_one(fixture: Fixture) -> None:
     by = fixture.deployer(task_environment=_tokens)
     former = fixture.one(by=by)
-    # In the background: what it owns goes later.
+    # In the background: its dependents are deleted later.
     fixture.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
     with pytest.raises(ClusterUnavailable, match="a Secret of its name exists"):
         fixture.one(by=by)

@@ -111,8 +111,7 @@ def test_a_job_speaks_where_no_pod_does() -> None:
 
 # --- any life, as a bad watch tells it ------------------------------------------------------------
 
-#: How far an object moves on: a stage never comes back, and a reason to wait is a new one each
-#: time.
+#: How an object progresses: a stage never returns, and a reason to wait is different each time.
 LIFE = [
     (PENDING, ""),
     (WAITING, "{}"),

@@ -43,7 +43,7 @@ from tests.support.ports import deaf_port
 
 pytestmark = pytest.mark.troubles
 
-#: Pauses are tenths of seconds; whatever comes by itself after a while does not come within a test.
+#: Pauses are tenths of seconds; periodic lists do not happen during a test.
 PACE = Pace(
     watch_s=(3600, 3600),
     list_s=3600,
@@ -138,7 +138,8 @@ def test_two_watches_and_two_lists_however_many_runs(server: FakeApiServer, api:
             told.after(lambda name=name: server.pod_starts(name), run_id)  # type: ignore[misc]
         for run_id, name in enumerate(names[:10], start=1):
             told.after(lambda name=name: server.pod_ends(name), run_id)  # type: ignore[misc]
-        # A start is told by its pod; an end once, or by its Job as well where that was quicker.
+        # The pod reports a start once; an end is reported once, or also by its Job if that was
+        # quicker.
         assert 30 + 10 <= level(told, server) <= 30 + 2 * 10
         wait_until(lambda: told.observer.health().watched == 20)
     assert (server.count("GET", WATCH), server.count("GET") - server.count("GET", WATCH)) == (2, 2)
@@ -269,7 +270,7 @@ def test_silence_is_noticed_and_left(server: FakeApiServer, api: Api) -> None:
 
 def test_bookmarks_keep_an_idle_watch(server: FakeApiServer, api: Api) -> None:
     put(api, RUN)
-    # Longer than the machine stands still, and shorter than all the bookmarks take.
+    # Longer than the machine stalls, and shorter than all the bookmarks take.
     with Told(observer(api, replace(QUIET, silence_s=6.0))).watching() as told:
         for _ in range(16):
             server.bookmark()
@@ -284,7 +285,7 @@ def test_a_watch_whose_head_does_not_come_is_left(server: FakeApiServer, api: Ap
     pace: Any = SimpleNamespace(**{**asdict(PACE), "silence_s": 0.5})
     with begun(observer(api, pace)) as told:
         wait_until(lambda: server.count("GET", POD_WATCH))
-        pace.silence_s = PACE.silence_s  # the next one has all the time that it needs
+        pace.silence_s = PACE.silence_s  # the next one has as much time as it needs
         wait_until(lambda: told.observer.health().up)
         told.after(lambda: server.pod_starts(name))
     assert server.count("GET", POD_WATCH) >= 2
@@ -308,7 +309,7 @@ def test_a_watch_that_always_fails_is_asked_for_rarely_and_recovers(
     name = put(api, RUN)
     server.pod_starts(name)
     server.faults.add("GET", POD_WATCH, fault, times=None)
-    # On any machine a watch that ends at once has not lasted so long.
+    # On no machine does a watch that ends at once last that long.
     seeing = observer(api, replace(PACE, short_s=30))
     with begun(seeing) as told:
         wait_until(lambda: server.count("GET", POD_WATCH) >= 3)
@@ -322,7 +323,7 @@ def test_a_watch_that_always_fails_is_asked_for_rarely_and_recovers(
             server.count("GET", POD_WATCH) - watches,
             server.count("GET", POD_LIST) - lists,
         )
-        # After the counting: a machine that stands still here asks nothing.
+        # After the counting: a machine that stalls here asks nothing.
         bound = most(time.monotonic() - began)
         assert watches <= bound
         assert lists <= bound
@@ -348,7 +349,7 @@ def test_a_server_that_nobody_reaches_is_tried_at_short_pauses(server: FakeApiSe
         thread = threading.Thread(target=listing.run, args=(over,))
         thread.start()
         try:
-            # With pauses that double to the end: after hours.
+            # With pauses that double without a limit: after hours.
             wait_until(lambda: listing.lists >= 16)
             assert "refused" in str(listing.problem)
         finally:
@@ -411,7 +412,7 @@ def test_now_and_then_there_is_a_list_anyway(server: FakeApiServer, api: Api) ->
     server.pod_starts(name)
     with Told(observer(api, replace(PACE, list_s=0.2))).watching() as told:
         level(told, server)
-        # What no watch told: as after a fault in the server's cache, or in us.
+        # What no watch reported, as after a fault in the server's cache, or in ours.
         server.store.after_write.clear()
         told.observer._session._changes._pods.clear()  # type: ignore[attr-defined]
         time.sleep(0.2)
@@ -472,8 +473,8 @@ def test_a_list_that_is_not_complete_says_nothing(
         assert told.calls == [], "nobody vanished because a list was cut"
         told.after(lambda: server.pod_ends(names[0]), 1)
         lists = reflectors(told)[0].lists
-    # A list of two moments begins again within the same try, three times; everything else is one
-    # request a try.
+    # A list of two versions begins again within the same try, three times; everything else is one
+    # request per try.
     each = {"410": 3, "401": 2}.get(str(getattr(fault, "status", "")), 1)
     assert lists <= server.count("GET", POD_LIST) <= each * lists
 
@@ -551,6 +552,6 @@ def test_it_leaves_at_once_whatever_it_waits_for(
     thread.start()
     wait_until(lambda: server.count("GET", POD_LIST if when == "waiting" else POD_WATCH) >= 1)
     over.set()
-    thread.join(30)  # half of what it was asked to wait
+    thread.join(30)  # half of the requested time
     assert not thread.is_alive()
     assert not seeing.health().up

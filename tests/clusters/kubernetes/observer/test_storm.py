@@ -41,7 +41,7 @@ from tests.support.kube_api.clients import patient
 from tests.support.kube_api.problems import Problem
 from tests.support.kube_api.store import JOBS
 
-#: The lists and ends that come by themselves mend nothing within a test.
+#: Periodic lists and ends of watches repair nothing within a test.
 PACE = Pace(
     watch_s=(3600, 3600),
     list_s=3600,
@@ -164,7 +164,7 @@ def test_at_rest_every_change_has_been_told(
             _event(server, reader, chosen)
             polls.poll()
             over.wait(chosen.choice([0.0, 0.0, 0.02]))
-        # And nothing more: what is not told now waits for the list that comes now and then.
+        # And nothing more: what is not reported now waits for the next periodic list.
         server.faults.clear()
 
         def rests() -> bool:
@@ -222,7 +222,7 @@ def _event(server: FakeApiServer, api: Api, chosen: random.Random) -> None:
             server.delete_behind(name)
         return
     if pod["status"]["phase"] in ("Succeeded", "Failed"):
-        acts = acts[-2:]  # an end stays
+        acts = acts[-2:]  # ends are kept
     elif pod["status"]["phase"] == "Running":
         acts = acts[-3:]
     chosen.choice(acts)()

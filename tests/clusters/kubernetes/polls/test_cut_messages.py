@@ -44,7 +44,7 @@ SAID: dict[str, Any] = {
 def flat(summary: Summary) -> dict[str, Any]:
     told = msgspec.structs.asdict(summary)
     told |= msgspec.structs.asdict(told.pop("progress"))
-    told.pop("quiet")  # of a line in a log alone
+    told.pop("quiet")  # only from lines in a log
     return told | dataclasses.asdict(told.pop("counters"))
 
 

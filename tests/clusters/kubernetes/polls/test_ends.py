@@ -265,8 +265,8 @@ REFUSALS = [
     *("VolumeAttachmentLimitExceeded", "NotHeardOfYet"),
 ]
 
-#: Known by the kubelet's words, or by a pod that never began: nothing says that a started node uses
-#: them.
+#: Known by the kubelet's messages, or by a pod that never began: nothing shows that a started node
+#: uses them.
 ONLY_BY_WORDS = ("PodLevelResourcesNotSupported", "VolumeAttachmentLimitExceeded", "NotHeardOfYet")
 
 

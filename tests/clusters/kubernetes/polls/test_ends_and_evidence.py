@@ -174,7 +174,7 @@ def test_a_pod_that_comes_while_its_job_is_killed_is_killed_too(
     delete = harness.api.delete
 
     def late(path: str, options: dict[str, object]) -> None:
-        # The controller makes it between the list of the pods and the end of the Job.
+        # The controller creates it between the list of the pods and the end of the Job.
         if "/jobs/" in path:
             harness.server.controllers.make_pod(harness.server.job(harness.name()))
             harness.server.pod_starts(harness.name())
@@ -429,7 +429,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
 
     harness.server.change_job(harness.name(), suspend)
     harness.server.controllers.end_pod(harness.server.pod(harness.name()), 143)
-    if resumed:  # after the end was read, and before it is on record
+    if resumed:  # after the end was read, and before it is recorded
         _deleted_by_controller(harness)
         harness.server.change_job(harness.name(), lambda job: job["spec"].update(suspend=False))
     harness.finalizers.release(run_ref(RUN), [harness.ref()])

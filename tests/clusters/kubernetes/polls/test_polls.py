@@ -41,8 +41,8 @@ from tests.support.kube_api.controllers import key_of
 from tests.support.kube_api.store import EVENTS, JOBS, PODS
 from tests.support.run_refs import run_ref
 
-#: One of each kind: which faults there are, and that each is an error of a list, is in
-#: ``client/test_faults.py``.
+#: One of each kind: ``client/test_faults.py`` lists the faults, and checks that each is an error of
+#: a list.
 FAULTS: dict[str, Fault] = {
     "401": Answer(401, "Unauthorized"),
     "403": Answer(403, 'pods is forbidden: User "u" cannot list resource "pods" in API group ""'),
@@ -126,7 +126,7 @@ def test_absence_is_proved_by_two_polls(harness: Harness) -> None:
     poll = harness.poll()
     assert [seen.phase for seen in poll.observations] == [Phase.ABSENT]
     assert poll.again_s == pytest.approx(30.1)
-    # A poll by a clock that is ahead: as if this were the first.
+    # A poll by a clock that is ahead counts as the first.
     ahead = harness.poll(harness.ref(missed_s=-600))
     assert (ahead.observations[0].phase, ahead.again_s) == (Phase.ABSENT, pytest.approx(30.1))
     later = harness.poll(harness.ref(missed_s=12))
@@ -392,7 +392,7 @@ def test_a_quiet_poll_is_two_lists_and_the_logs(harness: Harness) -> None:
     assert harness.calls("GET", r"/jobs\?") == harness.calls("GET", r"/pods\?") == 1
     assert harness.calls("GET", "/log") == 3
     assert harness.calls() == 5
-    # A pod that came and ended between the lists may not be missing beside its ended Job.
+    # A pod that came and ended between the lists must not be missing from its ended Job.
     assert [seen.path.rpartition("/")[2] for seen in harness.server.requests][:2] == [
         "jobs",
         "pods",
@@ -431,7 +431,7 @@ def test_a_log_that_cannot_be_read_is_no_failing_poll(
         wait(calls[1:])
         return wait(calls, 0)
 
-    if isinstance(fault, Silence):  # the time is over when only the silent node has not answered
+    if isinstance(fault, Silence):  # the time runs out when only the silent node has not responded
         monkeypatch.setattr(details, "wait", until_one_is_left)
     harness.deploy(2)
     for index in range(2):
@@ -504,7 +504,7 @@ def _refused(
     that begin with "z".
     """
     harness.deploy(5, started=False)
-    for name in (f"{first}{number:04}" for number in range(many)):  # a server lists by name
+    for name in (f"{first}{number:04}" for number in range(many)):  # a server sorts lists by name
         about = {"kind": kind, "name": name, "uid": name, "namespace": "crawls"}
         event = {
             "involvedObject": about,

@@ -36,7 +36,8 @@ from tests.support.kubernetes_conditions import RECORDED, condition_of
 T0 = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 OURS, OTHER = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000077"
 
-#: Two machines' clocks, and the time after which a pod that was marked for disruption was spared.
+#: The clocks of two machines, and the time after which a pod that was marked for disruption was
+#: spared.
 MARGIN, SPARED = timedelta(seconds=10), timedelta(minutes=2)
 
 # --- a cluster's vocabulary, with words that no cluster has yet
@@ -393,7 +394,7 @@ def _odd_objects() -> Iterator[tuple[str, dict[str, Any], Any]]:
         said = json.loads(path.read_text())
         for way, value in _leaves(said["objects"]):
             field = tuple(step for step in way if isinstance(step, str))
-            # The codes that a rule is about do decide.
+            # The exit codes in a rule do matter.
             if field in seen or "restartPolicyRules" in field:
                 continue
             seen.add(field)
@@ -564,7 +565,7 @@ def test_a_real_object_that_lacks_something_is_read_or_refused_as_no_object(
     try:
         seen = poll(task, _typed(cluster), now)
     except ApiError:
-        return  # no answer of an API server: the poll fails, and nothing changes
+        return  # not a valid response of an API server: the poll fails, and nothing changes
     if seen.end is not None:
         assert read_end(seen.end).cause
 

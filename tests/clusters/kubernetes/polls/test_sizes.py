@@ -20,7 +20,7 @@ from tests.clusters.kubernetes.polls.harness import RUN, Harness
 from tests.clusters.local.local_fixture import wait_until
 from tests.support.run_refs import run_ref
 
-#: Bytes of an answer, of which a heavy Job, or its pod, has a third.
+#: The bytes of a response; a heavy Job, or its pod, has a third of them.
 ANSWER = 90_000
 HEAVY = 8
 
@@ -63,7 +63,7 @@ def _released(harness: Harness) -> int:
     return len(harness.finalizers.kept()) + 1
 
 
-#: Who reads lists of everything, and how many tasks it finds.
+#: Who reads lists of everything, and how many tasks they find.
 READERS: dict[str, Callable[[Harness], int]] = {
     "audit": lambda harness: len(harness.cluster.inventory()),
     "release": _released,
@@ -95,7 +95,7 @@ def _pages(harness: Harness, size: int = 500) -> list[int]:
 
 def test_what_fits_is_remembered_and_grows_again(heavy: Harness) -> None:
     assert _pages(heavy, 8) == [8, 4, 2, 2, 2, 2, 2]
-    assert _pages(heavy, 8) == [2, 2, 2, 2, 2]  # the next list pays nothing for it
+    assert _pages(heavy, 8) == [2, 2, 2, 2, 2]  # the next list is as cheap as before
     for index in range(HEAVY):
         heavy.server.change_job(
             heavy.name(index, RUN + 1), lambda job: job["spec"]["template"]["spec"].pop("x")
@@ -110,7 +110,7 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: Harness) -> None:
         TooLarge, match=f"list jobs in namespace crawls: it has more than {ANSWER // 4} bytes"
     ):
         _pages(heavy)
-    assert len(heavy.poll(heavy.ref()).observations) == 1  # other runs are polled all the same
+    assert len(heavy.poll(heavy.ref()).observations) == 1  # other runs are still polled
 
 
 # --- many that are missing ------------------------------------------------------------------------
