@@ -81,8 +81,8 @@ BENCHMARKS = {
     "kubernetes-kwok": kubernetes_harness.kwok,
     "kubernetes-kubelet": kubernetes_harness.kubelet,
 }
-#: Take many minutes, or want the programs of the test cluster (make kube-binaries), so they run
-#: only when named.
+#: These take many minutes, or need the programs of the test cluster (make kube-binaries), so they
+#: run only when named.
 LONG = (
     "polite",
     "rest",
@@ -99,9 +99,9 @@ LONG = (
     "tenants",
     "classes",
 )
-#: The most benchmarks at once of ``--each``. Most of them wait for most of their time.
+#: The maximum number of parallel benchmarks of ``--each``. Most of them mostly wait.
 AT_ONCE = 4
-#: What takes minutes to build or to install, and who wants it. ``--each`` leaves these out.
+#: What takes minutes to build or install, and who needs it. ``--each`` leaves these out.
 _CLUSTER = "the programs of the test cluster (make kube-binaries)"
 INSTALLED = {
     "ui": "Chromium (make test-deps)",
@@ -114,16 +114,14 @@ INSTALLED = {
 
 
 def _processor_s() -> float:
-    """Seconds of processor time of this process, and of its children that have ended."""
+    """Return the seconds of processor time of this process, and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _each() -> int:
-    """Play every benchmark that needs no large installation, each in a process of its own, the long
-    ones first.
-
-    Several at once, because their figures mean nothing at their smallest size. Return 1 if one
+    """Run every benchmark that needs no large installation, each in its own process, the long ones
+    first. Several run at once, because figures at their smallest size mean nothing. Return 1 if one
     failed.
     """
     for name, what in INSTALLED.items():

@@ -32,18 +32,18 @@ from tests.support.s3 import S3Server, aws_environment, rclone_s3
 
 REPETITIONS = size(3, 1)
 MIB = 2**20
-#: Name -> files, bytes of each.
+#: Name -> number of files, bytes of each.
 SHAPES = {
     "many x 100 KiB": (size(2000, 20), 100 * 1024),
     "few x 100 MiB": (size(10, 1), size(100, 1) * MIB),
 }
-#: Sources, and the larger of the two archives on the server twice, while it is replaced.
+#: The sources, and the larger of the two archives on the server twice, while it is replaced.
 _DISK_NEEDED = size(5 * 2**30, 2**28)
 _BLOCK = 16 * 1024
 
 
 async def main() -> None:
-    """Run both kinds in turn and print medians, their ratio and the memory."""
+    """Run both kinds in turn, and print medians, their ratio and the memory."""
     await asyncio.to_thread(_main)
 
 
@@ -155,7 +155,7 @@ def _stored(archive: S3Archive, files: Path) -> int:
 
 
 class _Counting(Digesting):
-    """Bytes are counted and not digested."""
+    """A stream that counts bytes without a digest."""
 
     def write(self, data: bytes) -> int:
         self.size += len(data)
@@ -164,7 +164,7 @@ class _Counting(Digesting):
 
 
 def _peak() -> int:
-    """Peak of this process's resident memory, in KiB."""
+    """Return the peak of this process's resident memory, in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 

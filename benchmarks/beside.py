@@ -70,7 +70,7 @@ def _stack() -> Iterator[tuple[Benchmark, Path]]:
 
 
 async def _flooded(harness: Benchmark, client: Client) -> None:
-    """Signals that nobody knows, to a run that executes; then a stop."""
+    """Send unknown signals to an executing run, and then a stop."""
     (run_id,) = harness.start(1)
     await asyncio.to_thread(harness.executing, [run_id])
     handle = client.get_workflow_handle(str(harness.gateway.run(run_id)["workflow_id"]))
@@ -78,7 +78,7 @@ async def _flooded(harness: Benchmark, client: Client) -> None:
 
     async def lane() -> None:
         for n in left:
-            # The server refuses some while one execution becomes the next.
+            # The server refuses some signals while the workflow continues as new.
             with contextlib.suppress(RPCError):
                 await handle.signal(f"noise-{n}", n)
 
@@ -95,8 +95,8 @@ async def _flooded(harness: Benchmark, client: Client) -> None:
 
 
 async def _lost(harness: Benchmark, client: Client) -> None:
-    """Workflows that are terminated while the worker is idle: until the answers tell it, until
-    another one is open.
+    """Terminate workflows while the worker is idle. Measure the time until this is reported, and
+    until another workflow is open.
     """
     manager = harness.gateway.post(
         "/v1/managers", {"crawler": "idle", "name": "lost", "flow_id": "f"}
@@ -108,7 +108,7 @@ async def _lost(harness: Benchmark, client: Client) -> None:
         "/v1/graphs", {"id": "lost", "steps": [{"path": "a", "kind": "crawl", "job": job}]}
     )
     lost = [("manager", manager, path), ("graph", graph, "/v1/graphs/lost")]
-    # Each waits for the next audit, up to a minute.
+    # Each waits up to a minute for the next audit.
     for what, subject, where in lost[: 1 if SMALL else 2]:
         await asyncio.to_thread(_seconds_until, partial(_has_run, harness, subject))
         handle = client.get_workflow_handle(str(subject["workflow_id"]))
@@ -142,7 +142,7 @@ def _seconds_until(fact: Callable[[], bool]) -> float:
 
 
 def _hooks(harness: Benchmark, calls: Path) -> None:
-    """Many ends at once: from the last end of a run to the manager's own."""
+    """Let many runs end at once. Measure the time from the last end of a run to the manager's own."""
     manager = harness.gateway.post("/v1/managers", {"plan": "slow:Slow", "flow_id": "f"})
     path = f"/v1/managers/{manager['manager_id']}"
     harness.until(lambda: harness.gateway.get(path)["ended_at"] is not None, 900)

@@ -47,16 +47,17 @@ RATE = float(os.environ.get("BENCHMARK_RATE", str(PEAK_SHARE * 100_000 / 3600)))
 #: Tasks of each run.
 EACH = int(os.environ.get("BENCHMARK_EACH", "1"))
 SAMPLE, NODES, STARTERS = 20, 4, 8
-#: Tasks of a run that executes all the while, and seconds for which its own cost is measured.
+#: The number of tasks of a run that executes all the time, and the seconds for which its own cost
+#: is measured.
 STANDING, STANDING_S = int(os.environ.get("BENCHMARK_STANDING", "0")), 60
-#: The part of a core that a part may use in the peak hour, so that a slow minute does not queue up.
+#: The share of a core that a part may use in the peak hour, so that a slow minute causes no queue.
 BUSY = 0.6
-#: Days that details and logs stay in production (deploy/components/prune).
+#: The days for which production keeps details and logs (deploy/components/prune).
 DETAILS_D, LOGS_D = 90, 30
-#: US dollars of a million actions at Temporal Cloud, list price.
+#: The list price of a million actions at Temporal Cloud, in US dollars.
 MILLION = 50.0
-#: Requests that we make. The server does not count by client, so the lists and reads of its
-#: controllers are among them.
+#: Our requests. The server does not count by client, so the lists and reads of its controllers are
+#: included.
 OURS = (
     "POST jobs",
     "PATCH jobs",
@@ -72,7 +73,7 @@ PARTS = ("gateway", "scheduler", "worker", "temporal")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one task costs."""
+    """The cost of one task."""
 
     cpu: Mapping[str, float]
     """Seconds of a core, by part."""
@@ -97,7 +98,9 @@ class Measured(BenchmarkHarness):
         super().__post_init__()
 
     def size(self) -> dict[str, int]:
-        """Bytes of each table with its indexes, as the server counts them after an analysis."""
+        """Return the bytes of each table with its indexes, as the server counts them after an
+        analysis.
+        """
         with self._engine.connect() as conn:
             names = [row[0] for row in conn.execute(text("SHOW TABLES"))]
             conn.execute(text("ANALYZE TABLE " + ", ".join(names)))
@@ -111,7 +114,7 @@ class Measured(BenchmarkHarness):
 
 
 def begin(harness: BenchmarkHarness, tasks: int, rate: float) -> list[int]:
-    """Start runs at a steady rate of tasks; their numbers."""
+    """Start runs at a steady rate of tasks. Return their numbers."""
     began, runs = time.monotonic(), -(-tasks // EACH)
     request = {"crawler": "brief", "poll_minutes": [1, 2, 3, 5, 8, 15], "tasks": [{}] * EACH}
 
@@ -130,7 +133,7 @@ def begin(harness: BenchmarkHarness, tasks: int, rate: float) -> list[int]:
 
 
 def measure(harness: Measured, tasks: int, rate: float) -> Cost:
-    """Play the load once, after a few runs that warm up, and divide by its tasks."""
+    """Execute the load once, after a few runs for warm-up, and divide by its tasks."""
     _end_of(harness, begin(harness, 10 * EACH, rate))
     pids = {part: harness.stack.supervisor.pids()[part] for part in PARTS}
     cpu = {part: _cpu(pid) for part, pid in pids.items()}
@@ -157,7 +160,7 @@ def measure(harness: Measured, tasks: int, rate: float) -> Cost:
 
 @contextmanager
 def standing(harness: Measured, tasks: int) -> Iterator[None]:
-    """Hold so many tasks of one run executing, and print what they cost while nothing else
+    """Keep this number of tasks of one run executing, and print their cost while nothing else
     happens.
     """
     if not tasks:
@@ -209,8 +212,8 @@ def _end_of(harness: BenchmarkHarness, runs: list[int]) -> float:
 
 
 async def _actions(harness: BenchmarkHarness, runs: list[int]) -> float:
-    """Billable actions of a run by its history, the median of some; heartbeats and retries are not
-    in it.
+    """Return the billable actions of a run by its history, the median of some, without heartbeats
+    and retries.
     """
     client, counts = await Client.connect(str(harness.stack.addresses["temporal"])), []
     for run_id in runs[:: max(1, len(runs) // SAMPLE)]:
@@ -224,7 +227,7 @@ async def _actions(harness: BenchmarkHarness, runs: list[int]) -> float:
 
 
 def table(cost: Cost) -> list[str]:
-    """What days of several sizes need, by the formula of docs/capacity.md."""
+    """Print the needs of days of several sizes, by the formula of docs/capacity.md."""
     rows = [
         "| tasks a day | " + " | ".join(f"{n:,}" for n in DAYS) + " |",
         "|---|" + "---|" * len(DAYS),
@@ -292,5 +295,5 @@ def on_kwok() -> None:
 
 
 async def main() -> None:
-    """For ``python -m benchmarks capacity``."""
+    """Run ``python -m benchmarks capacity``."""
     await asyncio.to_thread(on_kwok)

@@ -20,19 +20,20 @@ from pathlib import Path
 
 from crawler_lifecycle.cli.stack import processes
 
-#: What is measured; its driver comes with it.
+#: What is measured, with its driver.
 WANTED = ("chancy>=0.25,<1", "psycopg[binary]")
 INSTALL_S, START_S, MEASURED_S = 300.0, 60.0, 1800.0
 _CALL = "import sys, chancy_workload as w; w.main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
 
 
 class Missing(Exception):
-    """Something that cannot be had here: what, and how to get it."""
+    """Something is missing here: what it is, and how to get it."""
 
 
 def chancy_seconds(folder: Path, chain: int, fan: int) -> tuple[str, dict[str, dict[str, float]]]:
-    """What Chancy takes: its version and PostgreSQL's; and seconds of a chain and of a fan-out and
-    in, each in processes and in its own event loop. Raises ``Missing``."""
+    """Return the versions of Chancy and PostgreSQL, and the seconds of a chain and of a fan-out and
+    fan-in, each in processes and in its own event loop. Raises ``Missing``.
+    """
     programs = _postgresql()
     python = _environment(folder / "chancy")
     workload = Path(__file__).with_name("chancy_workload.py")
@@ -48,7 +49,7 @@ def chancy_seconds(folder: Path, chain: int, fan: int) -> tuple[str, dict[str, d
 
 
 def _postgresql() -> Path:
-    """The folder with PostgreSQL's programs."""
+    """Return the folder with PostgreSQL's programs."""
     found = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda file: int(file.parts[-3])
     )
@@ -61,7 +62,7 @@ def _postgresql() -> Path:
 
 
 def _environment(folder: Path) -> Path:
-    """The Python of a new environment with Chancy."""
+    """Return the Python of a new environment with Chancy."""
     python = folder / "bin" / "python"
     try:
         _run([sys.executable, "-m", "venv", str(folder)], INSTALL_S)
@@ -75,7 +76,7 @@ def _environment(folder: Path) -> Path:
 
 @contextmanager
 def _server(programs: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """A server with nothing in it: its address, and its name with version. It is never root's."""
+    """Start an empty server, never as root. Yields its address, and its name with version."""
     data, port, whose = folder / "postgresql", processes.free_port(), _somebody()
     data.mkdir()
     if whose is not None:
@@ -135,7 +136,7 @@ def _server(programs: Path, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _somebody() -> str | None:
-    """Who runs the server where we are root."""
+    """Return the user who runs the server if we are root."""
     if os.geteuid() != 0:
         return None
     known = {one.pw_name for one in pwd.getpwall()}

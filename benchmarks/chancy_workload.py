@@ -18,7 +18,7 @@ from chancy.plugins.workflow import Workflow, WorkflowPlugin
 
 #: Seconds that one workflow may take.
 ENDS_S = 300.0
-#: Executors, and jobs at once: as many processes as our workers have by default.
+#: The executors, and the number of parallel jobs: as many processes as our workers have by default.
 EXECUTORS = {"process": (Chancy.Executor.Process, 4), "async": (Chancy.Executor.Async, 100)}
 
 
@@ -75,7 +75,7 @@ def _fan(name: str, size: int) -> Workflow:
 
 
 async def _seconds(chancy: Chancy, workflow: Workflow) -> float:
-    """Seconds from the push of a workflow to its end."""
+    """Return the seconds from the push of a workflow to its end."""
     began = time.perf_counter()
     await WorkflowPlugin.push(chancy, workflow)
     query = f"SELECT state FROM {chancy.prefix}workflows WHERE id = %s"

@@ -22,17 +22,17 @@ from benchmarks.truth_faults import Benchmark, benchmark
 from crawler_lifecycle.cli.admin.audit import _awaited
 from crawler_lifecycle.domain.polling_schedule import STRETCH_MAX
 
-#: Runs of one load: as many polls a second as two cores do twice over, or as many stops or ends at
-#: once.
+#: The runs of one load: twice as many polls a second as two cores can do, or as many stops or ends
+#: at once.
 RUNS = size(80, 3)
 POLLED_S = 1.2
-#: Starts a second, of runs that end at once, and their number. Two cores do about two a second.
+#: Starts a second of runs that end at once, and their number. Two cores do about two a second.
 STARTS_PER_S, STARTS = 5.0, size(300, 4)
 MEASURED = size(5, 1)
 #: Seconds between polls of runs whose polls are measured. An overloaded machine stretches them up
 #: to ``STRETCH_MAX``.
 WATCHED_S = 5.0
-#: The most seconds that each class may wait, whatever else is asked for.
+#: The maximum wait of each class in seconds, whatever else is requested.
 BOUNDS_S = {
     "stop": 2.0,
     "end": 5.0,
@@ -53,7 +53,7 @@ class Classes:
         self.worst = dict.fromkeys(BOUNDS_S, 0.0)
 
     def measure(self) -> None:
-        """Ask for one of each class, some times."""
+        """Request one of each class, several times."""
         watched = self.harness.start(MEASURED, poll_minutes=[WATCHED_S / 60])
         self.harness.executing(watched)
         for _ in range(MEASURED):
@@ -89,7 +89,7 @@ class Classes:
         return max(0.0, self.harness.told(run_id) - accepted)
 
     def _row(self, run_id: int, table: str, column: str, which: str) -> float:
-        """The time of a row about the run, as soon as there is one (epoch seconds)."""
+        """Return the time of a row about the run, as soon as there is one (epoch seconds)."""
         sql = f"SELECT {column} FROM {table} WHERE run_id = ? AND {which}"
         self.harness.until(lambda: bool(self.harness.query(sql, run_id)))
         return _epoch(self.harness.query(sql, run_id)[0][0])
@@ -102,7 +102,7 @@ class Classes:
         return time.monotonic() - began
 
     def _overdue_s(self, run_id: int) -> float:
-        """Seconds by which the next poll of the run is late now, counted from its interval without
+        """Return by how many seconds the next poll of the run is late now, by its interval without
         a stretch.
         """
         ((verified_at,),) = self.harness.query(
@@ -119,7 +119,7 @@ def _epoch(text: object) -> float:
 def _again_and_again(
     ask: Callable[[int], object], every_s: float, lanes: int = 1
 ) -> Iterator[None]:
-    """Call ``ask`` with 0, 1, 2, … so often, in each lane; what is refused is asked for again."""
+    """Call ``ask`` with 0, 1, 2, … this number of times, in each lane; refused calls are repeated."""
     over, numbers = threading.Event(), count()
 
     def lane() -> None:
@@ -146,9 +146,8 @@ def nothing(harness: Benchmark) -> Iterator[None]:
 
 @contextlib.contextmanager
 def polls(harness: Benchmark) -> Iterator[None]:
-    """Runs with so short an interval.
-
-    First all of them must begin, beside the polls of each other.
+    """Execute runs with this short interval. All of them must begin first, in parallel with each
+    other's polls.
     """
     began = time.monotonic()
     run_ids = harness.start(RUNS, poll_minutes=[POLLED_S / 60])
@@ -169,7 +168,7 @@ def polls(harness: Benchmark) -> Iterator[None]:
 
 @contextlib.contextmanager
 def starts(harness: Benchmark) -> Iterator[None]:
-    """Runs that end at once, with an archive each."""
+    """Start runs that end at once, each with an archive."""
     each_s = LANES / STARTS_PER_S
     stamp = time.time_ns()
 
@@ -186,7 +185,7 @@ def starts(harness: Benchmark) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ends(harness: Benchmark) -> Iterator[None]:
-    """Runs that all end now, with an archive each."""
+    """Let runs end now, all at once, each with an archive."""
     run_ids = harness.start(RUNS, **REST)
     harness.executing(run_ids)
     for run_id in run_ids:
@@ -196,7 +195,7 @@ def ends(harness: Benchmark) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stops(harness: Benchmark) -> Iterator[None]:
-    """Runs that are all stopped now."""
+    """Stop runs now, all at once."""
     run_ids = iter(harness.start(RUNS, **REST))
     with _again_and_again(
         lambda _: harness.gateway.stop(next(run_ids), reason="benchmark"), 0.1, LANES
@@ -206,7 +205,7 @@ def stops(harness: Benchmark) -> Iterator[None]:
 
 @contextlib.contextmanager
 def audits(harness: Benchmark) -> Iterator[None]:
-    """Audits, one after the other in each lane."""
+    """Request audits, one after the other in each lane."""
     with _again_and_again(
         lambda _: harness.gateway.post("/v1/audit", {"repair": False}), 0.0, LANES
     ):
@@ -214,7 +213,7 @@ def audits(harness: Benchmark) -> Iterator[None]:
 
 
 def play() -> None:
-    """Print the longest wait of each class under each load, and which missed its bound."""
+    """Print the longest wait of each class under each load, and those that exceeded their bound."""
     print("bounds: " + ", ".join(f"{what} {bound:g} s" for what, bound in BOUNDS_S.items()))
     with benchmark() as harness:
         for load in (nothing, polls, starts, ends, stops, audits):

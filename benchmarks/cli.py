@@ -16,7 +16,7 @@ from benchmarks.sizes import size
 REPETITIONS = size(9, 2)
 BUDGET_S = 0.4
 
-#: What is measured of the program itself, in the order of a person's day.
+#: The measured calls of the program, in the order of a person's day.
 HELP: dict[str, tuple[str, ...]] = {
     "crawlctl --help": ("--help",),
     "crawlctl tasks add --help": ("tasks", "add", "--help"),
@@ -44,7 +44,7 @@ def _until_end(words: Sequence[str]) -> float:
 
 
 def _until_request(words: Sequence[str]) -> float:
-    """Seconds until the gateway has the first bytes of a request."""
+    """Return the seconds until the gateway has the first bytes of a request."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(20)
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -64,7 +64,9 @@ def _until_request(words: Sequence[str]) -> float:
 
 
 async def main() -> None:
-    """Measure everything in turn, several times, so that a busy moment hits all alike; medians."""
+    """Measure everything in turn, several times, so that a busy moment affects all alike. Print
+    medians.
+    """
     cases: dict[str, Callable[[], float]] = {}
     for name, words in BASELINES.items():
         cases[name] = lambda words=words: _until_end(words)  # type: ignore[misc]

@@ -44,23 +44,23 @@ CACHE = os.environ.get("BENCHMARK_CACHE", "256Mi")
 BURST = size(1000, 20, "BENCHMARK_BURST")
 STOPS = size(60, 3, "BENCHMARK_STOPS")
 POLL_S = size(900.0, 900.0, "BENCHMARK_RUNG_S")
-#: Seconds from one stop to the next, and callers that start runs at once.
+#: Seconds between stops, and the number of callers that start runs at once.
 EVERY_S, AT_ONCE = 1.0, 30
-#: Bare workflows stand in for the runs: fewer of them, each as many times as often.
+#: Bare workflows replace the runs: fewer of them, each used correspondingly more often.
 BARE = size(500, 10)
 GIVEN_UP_S = 120.0
 
 
 class Moment(NamedTuple):
-    """A moment by the clock, and by the worker's use of the processor."""
+    """A moment by the clock, and by the worker's processor time."""
 
     at: float
     cpu: float
 
 
 async def open_runs() -> None:
-    """So many runs on the last step of the polling schedule: processor, memory, stops; beside bare
-    workflows.
+    """Measure this number of runs on the last step of the polling schedule: processor, memory and
+    stops, compared with bare workflows.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -116,7 +116,9 @@ async def open_runs() -> None:
 
 
 async def burst() -> None:
-    """Very many starts at once, and stops of runs that execute meanwhile; beside bare workflows."""
+    """Measure very many starts at once, and stops of runs that execute meanwhile, compared with
+    bare workflows.
+    """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)
@@ -193,7 +195,7 @@ async def _each(count: int, one: Callable[[int], Awaitable[object]]) -> None:
 
 
 async def _take_up(client: Client, run: tuple[int, str], poll_in_s: float) -> None:
-    """Begin the workflow of a run that executes, as after continue-as-new."""
+    """Begin the workflow of an executing run, as after continue-as-new."""
     number, uid = run
     now, owner = datetime.now(UTC), f"open/{number}"
     request = RunRequest(crawler="books", poll_minutes=[POLL_S / 60])
@@ -225,8 +227,8 @@ async def _beat(client: Client, number: int, every_s: float) -> None:
 
 
 async def _begun(client: Client) -> None:
-    """Wait until no workflow waits to be taken up: Temporal brings the last of them long after it
-    took them.
+    """Wait until no workflow waits for a worker: Temporal delivers the last of them long after it
+    has accepted them.
     """
     while True:
         [queue] = await describe_queues(client, [names.QUEUE_MAIN], [], 10)
@@ -236,7 +238,7 @@ async def _begun(client: Client) -> None:
 
 
 async def _over(worker: subprocess.Popen[str], seconds: float) -> float:
-    """Cores that it uses."""
+    """Return the processor cores in use."""
     began, before = time.monotonic(), _cpu(worker.pid)
     await asyncio.sleep(seconds)
     return (_cpu(worker.pid) - before) / (time.monotonic() - began)
@@ -251,11 +253,9 @@ def _told(folder: Path) -> list[tuple[str, int, Moment]]:
 async def _stops(
     client: Client, folder: Path, worker: subprocess.Popen[str], numbers: Sequence[int]
 ) -> tuple[list[float], list[float]]:
-    """Stop these runs one after the other, whatever becomes of them, until each crawler was told.
-
-    Seconds of the clock, and seconds of processor that the worker used meanwhile. In a burst, which
-    keeps it busy, the two are about the same on a machine of our own; the second one tells as much
-    on a machine with other work.
+    """Stop these runs one after the other, until each crawler was told. Return seconds by the
+    clock, and seconds of processor time of the worker. In a burst, which keeps the worker busy, the
+    two are about the same on a machine with one core.
     """
     asked = {}
     for number in numbers:
@@ -282,8 +282,8 @@ async def _under(
     start: Callable[[int], Awaitable[None]],
     numbers: Sequence[int],
 ) -> tuple[float, float, tuple[list[float], list[float]]]:
-    """Stops during a burst: when it began, seconds until the last start was accepted, and those of
-    each stop.
+    """Measure stops during a burst: its start, the seconds until the last start was accepted, and
+    those of each stop.
     """
     began = time.time()
 
@@ -308,7 +308,7 @@ def _show(what: str, delays: tuple[list[float], list[float]], reach: str) -> Non
 
 
 async def _terminated(client: Client) -> None:
-    """End what is open, so that nothing of it is in the way of what comes beside it."""
+    """Terminate everything that is open, so that it does not affect the comparison."""
     await asyncio.sleep(2)
     found = [one.id async for one in client.list_workflows("ExecutionStatus = 'Running'")]
     await _each(len(found), lambda n: client.get_workflow_handle(found[n]).terminate())

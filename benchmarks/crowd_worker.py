@@ -67,8 +67,8 @@ async def main(address: str, folder: str, runs: str, cache: str) -> None:
 
 
 def _telling(testbed: WorkflowHarness, folder: Path) -> None:
-    """Write down when a run is polled, deployed, and asked to end, by the clock and by our use
-    of the processor.
+    """Record when a run is polled, deployed, and asked to end, by the clock and by our processor
+    time.
     """
     log = os.open(folder / "told.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     cluster: Any = testbed.cluster
@@ -88,7 +88,7 @@ def _telling(testbed: WorkflowHarness, folder: Path) -> None:
 
 
 async def _one(client: Client) -> int:
-    """A run that executes and was polled; its number."""
+    """Create an executing run that was polled. Return its number."""
     handle = await client.start_workflow(
         names.LIFECYCLE_WORKFLOW, REQUEST, id="crowd/first", task_queue=names.QUEUE_MAIN
     )
@@ -104,10 +104,7 @@ async def _one(client: Client) -> int:
 
 
 def _copies(testbed: WorkflowHarness, url: str, first: int, count: int) -> list[tuple[int, str]]:
-    """So many runs like this one; number and uid of each.
-
-    Run N is owned by the workflow ``open/N``.
-    """
+    """Copy this run. Return number and uid of each copy. Run N is owned by the workflow ``open/N``."""
     engine, seeded = patient_engine(url), []
     runs, tasks = [], []
     with engine.connect() as connection:

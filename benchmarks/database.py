@@ -44,7 +44,7 @@ LARGE_RUNS = size(1_000, 20)
 EACH = size(1_000, 50)
 CHANGED = size(10_000, 200)
 ROUNDS = size(3, 2)
-#: Rounds of the two counts, which take one large run each.
+#: Rounds of the two counts, which need one large run each.
 COUNTED = size(200, 8)
 PAGE = 50
 CHUNK = 1_000
@@ -60,8 +60,8 @@ def _figures(name: str, url: str) -> None:
     upgrade(url)
     store = open_store(url)
     begun = time.monotonic()
-    # Straight from an engine of our own: what fills a database needs longer than any statement of
-    # the service may.
+    # With a separate engine, because filling a database takes longer than any statement of the
+    # service may.
     filler = patient_engine(store.database.engine.url)
     with filler.begin() as connection:
         first = fill_runs(connection, RUNS)
@@ -92,8 +92,8 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 
 def _rotated(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median of each call in milliseconds; the calls take turns, after one round that does not
-    count.
+    """Return the median of each call in milliseconds; the calls take turns, after one round that
+    does not count.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 1):
@@ -106,7 +106,7 @@ def _rotated(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, f
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """The collector of a program of many objects must not run in the middle of one of two things
+    """Disable garbage collection, which must not happen in the middle of one of two things that are
     compared.
     """
     gc.collect()
@@ -180,8 +180,8 @@ def _lists(store: Store, name: str) -> None:
 
 
 def _searches() -> dict[str, dict[str, Any]]:
-    """Texts of many and of few runs, in the newest ones and only far below them, and other
-    orders.
+    """Measure searches for texts of many and of few runs, among the newest ones and far below them,
+    and in other orders.
     """
     texts = {
         "every run": "crawl",
@@ -290,7 +290,7 @@ def _events(store: Store, name: str) -> None:
 
 
 def _additions(store: Store, name: str) -> None:
-    """``add_tasks`` against the bare bulk INSERT of the same rows."""
+    """Measure ``add_tasks``, compared with the bare bulk INSERT of the same rows."""
     args = [{"url": f"https://site.example/{n}"} for n in range(CHANGED)]
     keys = iter(range(10**6))
 
@@ -329,8 +329,8 @@ def _bare_insert(store: Store, run_id: int, args: list[dict[str, str]]) -> None:
 
 
 def _sync(store: Store, name: str) -> None:
-    """``apply_findings`` for 10,000 ends against a bare UPDATE … IN of the status of the same
-    rows.
+    """Measure ``apply_findings`` for 10,000 ends, compared with a bare UPDATE … IN of the status of
+    the same rows.
     """
     times: dict[str, list[float]] = {"bare": [], "poll": [], "details": [], "sync": []}
     for turn in range(ROUNDS):
@@ -361,7 +361,7 @@ def _sync(store: Store, name: str) -> None:
 
 
 def _large_run(store: Store, request_id: str) -> tuple[Fence, Poll, list[TaskFinding]]:
-    """A run of 10,000 RUNNING tasks, and a poll that finds them all ended."""
+    """Create a run of 10,000 RUNNING tasks, and a poll that finds them all ended."""
     row, _ = store.initiation.reserve_run(RunRequest(crawler="large"), request_id, [{}] * CHANGED)
     handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
     fence = Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
@@ -384,8 +384,8 @@ def _large_run(store: Store, request_id: str) -> tuple[Fence, Poll, list[TaskFin
 
 
 def _ended(task: TaskState, now: datetime) -> Observation:
-    """The end of one task: each at a time of its own, on one of twenty nodes, one in ten without
-    success.
+    """Return the end of one task: each at a different time, on one of twenty nodes, one in ten
+    without success.
     """
     ended = now + timedelta(milliseconds=task.index)
     good = task.index % 10

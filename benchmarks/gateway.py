@@ -43,7 +43,7 @@ PRESSED_SECONDS = size(6.0, 1.0)
 RUNS = size(100_000, 1_000)
 PAGE = 50
 READINGS = size(60, 3)
-#: Seconds that a service may need on a busy machine until it answers.
+#: Seconds that a service may need on a busy machine until it responds.
 START_S = 120.0
 OPEN = {"LIFECYCLE_GATEWAY__AUTH_DISABLED": "true"}
 CATALOGUE = "- name: books\n  kind: command\n  command: ['true']\n  args: {shelf: {default: a}}\n"
@@ -78,7 +78,7 @@ async def streams() -> None:
 
 
 class Gateway:
-    """A gateway process and where it listens."""
+    """A gateway process and its address."""
 
     def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
         self.url, self.process = url, process
@@ -88,7 +88,7 @@ class Gateway:
 def running_gateway(
     folder: Path, database: str, temporal: str, access: Mapping[str, str] = OPEN
 ) -> Iterator[Gateway]:
-    """A gateway and its scheduler service, by default open to this machine."""
+    """Start a gateway and its scheduler service, by default without authentication on this machine."""
     catalogue = folder / "crawlers.yaml"
     catalogue.write_text(CATALOGUE)
     ports = processes.free_port(), processes.free_port()
@@ -134,14 +134,14 @@ def _await_answer(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def shown(times: list[float]) -> str:
-    """Median and 95th percentile in milliseconds."""
+    """Return median and 95th percentile in milliseconds."""
     return (
         f"p50 {statistics.median(times) * 1000:.1f} ms, p95 {quantile(times, 0.95) * 1000:.1f} ms"
     )
 
 
 def quantile(times: list[float], share: float) -> float:
-    """The time that this share of all does not exceed."""
+    """Return the time that this share of all does not exceed."""
     return sorted(times)[min(len(times) - 1, int(len(times) * share))]
 
 
@@ -152,7 +152,7 @@ async def _timed(call: Callable[[], Awaitable[object]], times: list[float]) -> N
 
 
 class Calls:
-    """The three things that are timed, each call under a new name."""
+    """The three calls that are timed, each with a new name."""
 
     def __init__(self, http: httpx.AsyncClient, client: Client, prefix: str) -> None:
         self._http, self._client, self._prefix = http, client, prefix
@@ -160,7 +160,7 @@ class Calls:
 
     async def start(self) -> None:
         self._count += 1
-        # Two polls' worth of waiting is not what is measured here; the run itself is real.
+        # The wait for two polls is not measured here; the run itself is real.
         body = {"crawler": "books", "limits": {"start_check_s": 0}}
         key = f"{self._prefix}-{self._count}"
         answer = await self._http.post("/v1/runs", json=body, headers={"Idempotency-Key": key})
@@ -177,9 +177,7 @@ class Calls:
 
 
 async def _steady(http: httpx.AsyncClient, client: Client) -> None:
-    """Starts at an even rate, whether answered or not, while a worker deploys the runs and polls
-    after all of them.
-    """
+    """Start runs at an even rate, whatever the responses, while a worker deploys and polls them."""
     calls = Calls(http, client, "steady")
     for call in (calls.start, calls.health, calls.bare):
         await call()
@@ -189,7 +187,7 @@ async def _steady(http: httpx.AsyncClient, client: Client) -> None:
     for n in range(int(RATE * SECONDS)):
         await asyncio.sleep(max(0.0, began + n / RATE - time.perf_counter()))
         pending.append(asyncio.create_task(_timed(calls.start, times["start"])))
-        # The baselines come between two starts, so that they meet the same machine.
+        # The baselines are measured between two starts, so that they meet the same machine.
         await asyncio.sleep(0.5 / RATE)
         pending.append(asyncio.create_task(_timed(calls.health, times["health"])))
         if n % 2:
@@ -209,7 +207,7 @@ async def _steady(http: httpx.AsyncClient, client: Client) -> None:
 
 
 async def _pressed(http: httpx.AsyncClient, client: Client) -> None:
-    """Callers who each start the next run as soon as the last was accepted; no worker."""
+    """Let each caller start the next run as soon as the last was accepted, without a worker."""
     calls = Calls(http, client, "pressed")
     found = {}
     for name, call, seconds in (
@@ -244,7 +242,7 @@ async def _pressed(http: httpx.AsyncClient, client: Client) -> None:
 
 
 async def _page() -> None:
-    """``GET /v1/runs`` on MariaDB, against ``/healthz`` over the same connection."""
+    """Measure ``GET /v1/runs`` on MariaDB, compared with ``/healthz`` over the same connection."""
     try:
         with (
             running_mariadb() as server,

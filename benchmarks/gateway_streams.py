@@ -36,7 +36,7 @@ class Readers:
         self.arrived = 0
 
     async def add(self, count: int) -> None:
-        """Open so many connections and wait until each has its ``hello``."""
+        """Open this number of connections, and wait until each has its ``hello``."""
         ready = [asyncio.Event() for _ in range(count)]
         self._tasks += [asyncio.create_task(self._read(event)) for event in ready]
         for event in ready:
@@ -57,7 +57,7 @@ class Readers:
                     self.delays.append(now - float(found[1]))
                     self.arrived += 1
                     last = found.end()
-                rest = text[max(last, len(text) - 40) :]  # a number may be cut in two
+                rest = text[max(last, len(text) - 40) :]  # a number may be split
         finally:
             writer.close()
 
@@ -81,7 +81,7 @@ class Writer:
         self.written = 0
 
     async def write(self, seconds: float) -> None:
-        """So many a second for so long."""
+        """Write this number of events a second, for this time."""
         began = time.perf_counter()
         for n in range(int(seconds * RATE)):
             await asyncio.sleep(max(0.0, began + n / RATE - time.perf_counter()))
@@ -151,7 +151,7 @@ async def measure(url: str, pid: int, database: str) -> None:
 
 
 async def _dropped(url: str, writing: asyncio.Task[None]) -> float | None:
-    """Seconds from the first event until the gateway says that it dropped a reader."""
+    """Return the seconds from the first event until the gateway reports that it dropped a reader."""
     began = time.perf_counter()
     async with httpx.AsyncClient() as http:
         while not writing.done():
@@ -163,7 +163,7 @@ async def _dropped(url: str, writing: asyncio.Task[None]) -> float | None:
 
 
 def _memory(pid: int) -> dict[str, float]:
-    """Resident memory now and at the most, in MB."""
+    """Return the present and the maximum resident memory, in MB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return {name: int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM")}

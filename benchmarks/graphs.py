@@ -48,17 +48,18 @@ RESTING = size(200, 3)
 REST_S = size(60, 3)
 FAN = size(1000, 20, "BENCHMARK_FAN")
 FAN_IN = size(10_000, 50, "BENCHMARK_FAN_IN")
-#: Functions of half a second in one graph, and graphs of one function of 10 ms beside it, so many
-#: seconds apart.
+#: The number of half-second functions in one graph, and of graphs with one function of 10 ms in
+#: parallel, with the seconds between them.
 SLOW = size(1500, 200)
 QUICK = size(20, 2)
 APART_S = 1.0
 PARTS = ("chains", "fans", "crawls", "fair", "gateway", "chancy", "killed", "rest")
-#: Without it a server gives functions to workers in the order in which graphs gave them away. A
-#: queue has four parts by default, and is fair within each. `crawlctl dev` writes into one of them.
+#: Without this, a server gives functions to workers in the order in which graphs submitted them. A
+#: queue has four partitions by default, and is fair within each. `crawlctl dev` writes into one of
+#: them.
 FAIR = ("matching.enableFairness=true", "matching.numTaskqueueWritePartitions=1")
-#: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits
-#: any longer.
+#: The number of graphs when a worker is killed; the seconds within which they must continue, and
+#: after which nobody waits any longer.
 KILLED = size(8, 2)
 GOES_ON_S = 15.0
 GIVEN_UP_S = 120.0
@@ -142,7 +143,7 @@ def _wide(key: str, users: Any, size: int, **options: Any) -> Workflow:
 
 
 class _Benchmark:
-    """Graphs over one store and one worker of each kind."""
+    """Graphs with one store and one worker of each kind."""
 
     def __init__(self, client: Client, store: Store, users: Any, workers: list[int]) -> None:
         self.client, self.store, self.users, self.workers = client, store, users, workers
@@ -175,7 +176,9 @@ class _Benchmark:
         await self._retry(large)
 
     def _used(self) -> float:
-        """Seconds of processor time of both workers and all processes that they have started."""
+        """Return the seconds of processor time of both workers and all processes that they have
+        started.
+        """
         ended = 0
         for pid in self.workers:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -203,7 +206,9 @@ class _Benchmark:
         return handle
 
     async def _graph(self, spec: GraphSpec, key: str) -> tuple[int, float]:
-        """A graph to its end; its number, and seconds from the start of its workflow."""
+        """Execute a graph to its end. Return its number, and the seconds from the start of its
+        workflow.
+        """
         graph_id, handle = await self._start(spec, key)
         began = time.perf_counter()
         result = await handle.result()
@@ -223,7 +228,7 @@ class _Benchmark:
         print(f"{each - commit:.1f} ms above it (reach: <= 10)")
 
     async def _apart(self, what: str, **options: Any) -> None:
-        """A chain whose steps each have a call of their own."""
+        """Execute a chain whose steps each have their own call."""
         chain = Workflow(id=f"apart-{what}")
         for n in range(APART):
             chain.add_cascade(f"s{n}", self.users.link, deps=f"s{n - 1}" if n else [], **options)
@@ -236,8 +241,8 @@ class _Benchmark:
         )
 
     async def _fair(self) -> None:
-        """Functions of 10 ms beside a graph of very many that take longer; from the start to their
-        beginning.
+        """Execute functions of 10 ms in parallel with a graph of very many slower ones. Measure the
+        time from the start to their beginning.
         """
         slow = Workflow(id="slow").add_cascade("wide", (list(range(SLOW)), self.users.slow_item))
         _, handle = await self._start(slow.spec(), "slow")
@@ -268,7 +273,7 @@ class _Benchmark:
         print(f"{given} calls under way, {(self._used() - before):.1f} s CPU for {QUICK} of them")
 
     def _commit(self) -> float:
-        """Milliseconds of one commit of this database."""
+        """Return the milliseconds of one commit of this database."""
         engine = patient_engine(self.store.database.engine.url)
         times = []
         with engine.connect() as connection:
@@ -290,7 +295,7 @@ class _Benchmark:
         return graph_id
 
     async def _retry(self, graph_id: int) -> None:
-        """One step in a large graph that has ended, named, so that it is executed again."""
+        """Retry one named step in a large graph that has ended."""
         graphs = self.store.graphs
         attempt = graphs.list_steps(graph_id, paths=["total"])[0].attempt
         began = time.perf_counter()
@@ -312,7 +317,7 @@ class _Benchmark:
         )
 
     async def _crawls(self) -> None:
-        """Instant crawls and a step that waits for all, beside plain lifecycles."""
+        """Execute instant crawls and a step that waits for all, compared with plain lifecycles."""
         loop = await _plain_loop(self.client, 0)
         many = [crawl("quick", args={"n": str(n)}) for n in range(CRAWLS)]
         graph = (
@@ -328,8 +333,8 @@ class _Benchmark:
         )
 
     def taken(self, folder: Path, address: str) -> None:
-        """Large graphs at a gateway: until it has taken one, and how soon it describes that while
-        it lives.
+        """Send large graphs to a gateway. Measure how long it takes to accept one, and how soon it
+        describes it while it is alive.
         """
         with running_gateway(folder, f"sqlite:///{folder / 'state.db'}", address) as gateway:
             client = Gateway(gateway.url)
@@ -358,7 +363,9 @@ class _Benchmark:
                 client.cancel(f"taken-{size}", None, "measured")
 
     def beside(self, folder: Path) -> None:
-        """The chain and the fan-out in Chancy, whose functions give nothing to each other."""
+        """Execute the chain and the fan-out in Chancy, whose functions pass no results to each
+        other.
+        """
         try:
             versions, found = chancy_seconds(folder, CHAIN, FAN)
         except Missing as missing:
@@ -374,14 +381,14 @@ class _Benchmark:
                 )
 
     async def killed(self, what: str, process: subprocess.Popen[Any]) -> None:
-        """This worker, one of two of its kind, is killed in the middle of graphs; when the last of
-        them goes on.
+        """Kill this worker, one of two of its kind, during graphs. Measure when the last of them
+        continues.
         """
         handles: dict[int, WorkflowHandle[Any, Any]] = {}
         for number in range(KILLED):
             chain = Workflow(id=f"{what}-{number}")
             for n in range(CHAIN):
-                # A call of its own for each, so that workflow and functions are needed in turn.
+                # A separate call for each, so that workflow and functions alternate.
                 chain.add_cascade(
                     f"s{n}", self.users.slow, deps=f"s{n - 1}" if n else [], resources={"place": 1}
                 )
@@ -409,7 +416,7 @@ class _Benchmark:
             await handle.terminate()
 
     async def rest(self, worker: int) -> None:
-        """Graphs that wait for crawls, which nobody polls meanwhile."""
+        """Measure graphs that wait for crawls, while nobody queries them."""
         handles = []
         for number in range(RESTING):
             key = f"rest-{number}"

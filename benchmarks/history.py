@@ -19,9 +19,8 @@ from tests.support.fakes.cluster import Behaviour
 from tests.support.temporal import temporal_server
 from tests.support.testbed import WorkflowHarness, open_testbed
 
-#: What Temporal Cloud counts as an action, by the event that shows it. Retries and heartbeats of
-#: activities are actions without an event of their own; the waiting benchmark therefore speaks of
-#: events only.
+#: What Temporal Cloud counts as an action, by its event. Retries and heartbeats of activities are
+#: actions without an event; the waiting benchmark therefore only counts events.
 ACTIONS = (
     "WORKFLOW_EXECUTION_STARTED",
     "ACTIVITY_TASK_SCHEDULED",
@@ -35,8 +34,8 @@ _STARTED = "activity_task_started_event_attributes"
 
 
 def _count(events: Sequence[HistoryEvent]) -> tuple[int, Counter[str]]:
-    """Number of events, and of each kind; the virtual clock's own events are the tests' and do not
-    count.
+    """Return the number of events, and of each kind, without the virtual clock's own events, which
+    belong to the tests.
     """
     names = [EventType.Name(e.event_type).removeprefix("EVENT_TYPE_") for e in events]
     real = [name for name in names if "TIME_SKIPPING" not in name]
@@ -44,14 +43,14 @@ def _count(events: Sequence[HistoryEvent]) -> tuple[int, Counter[str]]:
 
 
 def actions(events: Sequence[HistoryEvent]) -> int:
-    """Billable actions of a history, without retries and heartbeats."""
+    """Return the billable actions of a history, without retries and heartbeats."""
     _, kinds = _count(events)
     return sum(kinds[name] for name in ACTIONS)
 
 
 def retries(events: Sequence[HistoryEvent]) -> int:
-    """How many more times activities were begun, which are actions, too: those that have ended tell
-    it.
+    """Return how many more times activities were begun, which are actions, too, from those that
+    have ended.
     """
     begun = (
         e.activity_task_started_event_attributes.attempt for e in events if e.HasField(_STARTED)
@@ -62,9 +61,9 @@ def retries(events: Sequence[HistoryEvent]) -> int:
 async def main() -> None:
     """Print both figures."""
     logging.disable(logging.WARNING)
-    # Each run as one execution. It would go on as others, and the virtual clock leaps over hours
-    # when the server has one of them wait for a second, as it does when they come within seconds of
-    # real time. They are replayed so, too.
+    # Each run as one execution. Otherwise it would continue as new, and the virtual clock would
+    # skip hours if the server delays an execution for a second, as it does when they follow each
+    # other within seconds of real time. They are replayed in the same way.
     with patch.object(calls, "HISTORY_MAX", 10_000):
         await _measure()
 

@@ -29,7 +29,7 @@ CRAWLERS = size(513, 20)
 SCHEDULES = size(200, 5)
 PAGES = size(7, 2)
 ROUNDS = size(20 * SELDOM, SELDOM)
-#: Ended runs in a second: 100,000 a day, each of one task.
+#: Runs that end in a second: 100,000 a day, each with one task.
 DAY = 100_000
 RATE = DAY / 86_400
 FLEET_MS = 150.0
@@ -133,7 +133,7 @@ def _end(store: Store, run_id: int) -> None:
 
 
 def _measured(call: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of a call, and those of processor time."""
+    """Return the seconds of a call, and its processor time."""
     began = time.perf_counter()
     used = time.process_time()
     call()

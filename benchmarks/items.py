@@ -98,7 +98,7 @@ def _read(folder: Path, *, archived: bool) -> None:
         (batch,) = graph.advance().batches
         rest, environment = _memory("VmRSS"), ActivityEnvironment()
         environment.info = replace(environment.info, task_queue=functions_queue(None))
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is reset
         environment.run(activities.run_graph_batch, BatchOrder(graph.fence, batch.number))
         parts = store.graphs.result(graph.id, graph.step("count").number)
         total, seconds, grown = decode(b"".join(unpacked(parts)))
@@ -119,6 +119,6 @@ def _read(folder: Path, *, archived: bool) -> None:
 
 
 def _memory(what: str) -> float:
-    """MiB that this process has, or had at most."""
+    """Return the present or the maximum memory of this process in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(what))

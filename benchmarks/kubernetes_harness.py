@@ -51,11 +51,11 @@ RUNS_KWOK = size(60, 4)
 RUNS_REAL = size(20, 2)
 WIDE, ENDS, ENDS_PER_S = size(2_000, 20, "BENCHMARK_WIDE"), size(400, 5), 20
 STOPS = size(20, 2)
-#: Seconds between two polls where there is no observer.
+#: Seconds between two polls without an observer.
 POLL_S = 15.0
 TASKS = size(10_000, 20)
 PARALLEL = size(500, 10)
-#: Beyond anything here, so that nothing is found by the ladder.
+#: So long that the polling schedule finds nothing here.
 NEVER: dict[str, Any] = {
     "poll_minutes": [600],
     "limits": {"start_check_s": 0.5, "stop_grace_s": 10},
@@ -80,7 +80,7 @@ _ENTRY: dict[str, Any] = {
     "resources": {"cpu": "20m", "memory": "48Mi"},
 }
 #: ``held`` runs in a real container; ``pretended`` on kwok until somebody ends it, ``brief`` for
-#: some seconds; ``leaves`` takes its time when it is told to leave.
+#: some seconds; ``leaves`` takes some time when it is told to exit.
 CATALOGUE = [
     _ENTRY | {"name": "held", "kubernetes": {"project": "/app"}},
     _ENTRY | {"name": "pretended", "kubernetes": {"runner": False}},
@@ -90,15 +90,15 @@ CATALOGUE = [
 
 
 class BenchmarkHarness(RealHarness):
-    """A stack with our crawlers, and a watch that notes when the API server showed the end of each
-    pod.
+    """A stack with our crawlers, and a watch that records when the API server showed the end of
+    each pod.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         catalogue = self.folder / "crawlers.yaml"
         catalogue.write_text(json.dumps(CATALOGUE))
-        if not self.cluster.nodes:  # there is no bridge either; pods that only pretend reach nobody
+        if not self.cluster.nodes:  # there is no bridge either; simulated pods reach nobody
             place = ClusterAccess(self.cluster.kubeconfig, None, self.namespace)
             base: dict[str, Any] = {
                 "database": self.database,
@@ -112,13 +112,13 @@ class BenchmarkHarness(RealHarness):
         self.api = Api(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)
 
     def note_ends(self) -> None:
-        """Begin to watch; ends with the process."""
+        """Begin to watch, until the process ends."""
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         version = self.api.listing(self.api.pods_path(), Pod).resource_version
         events = self.api.watch(self.api.pods_path(), resource_version=version, timeout_s=3600)
-        with events, contextlib.suppress(NoAnswer):  # the cluster ends before us
+        with events, contextlib.suppress(NoAnswer):  # the cluster ends first
             for event in events:
                 now = time.time()
                 if event.type == "BOOKMARK" or not ended(pod := decode(Pod, event.object)):
@@ -133,9 +133,8 @@ class BenchmarkHarness(RealHarness):
     def begin_many(
         self, count: int, crawler: str, seconds: Sequence[float] = (), **more: Any
     ) -> list[int]:
-        """So many runs that execute; each ends after its seconds, if any are given.
-
-        ``more`` goes into the requests.
+        """Start this number of runs, and wait until they execute; each ends after the given
+        seconds, if any. ``more`` is added to the requests.
         """
         found = []
         for number in range(count):
@@ -154,7 +153,7 @@ class BenchmarkHarness(RealHarness):
         return len({int(run_id) for (run_id,) in rows} & set(run_ids))
 
     def committed(self, run_ids: Sequence[int], status: str) -> dict[int, float]:
-        """When the status of the runs' tasks was committed; waits until all were."""
+        """Wait until the status of all the runs' tasks was committed. Return the times."""
         found = dict[int, float]()
 
         def known() -> bool:
@@ -174,7 +173,7 @@ class BenchmarkHarness(RealHarness):
         self.end_container(pod)
 
     def end_container(self, pod: dict[str, Any]) -> None:
-        """A kubelet's word that the container ended in order, in place of kwok's."""
+        """Report the end of the container as a kubelet would, in place of kwok's."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         over = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
         state = {"name": labels.CONTAINER, "state": {"terminated": over, "running": None}}
@@ -205,7 +204,7 @@ def harness(*, real: bool, kwok: int = 2, watched: bool = True) -> Iterator[Benc
 
 
 def lag(harness: BenchmarkHarness, count: int, *, real: bool) -> None:
-    """Ends at random moments, found by the observer alone."""
+    """Measure ends at random moments that only the observer finds."""
     chosen = random.Random(7)
     if real:
         run_ids = harness.begin_many(count, "held", [chosen.uniform(30, 60) for _ in range(count)])
@@ -229,7 +228,7 @@ def lag(harness: BenchmarkHarness, count: int, *, real: bool) -> None:
 
 
 def wide(harness: BenchmarkHarness, tasks: int, ends: int) -> None:
-    """Ends of single tasks of one run, ``ENDS_PER_S`` a second, found by the observer."""
+    """Measure ends of single tasks of one run, ``ENDS_PER_S`` a second, that the observer finds."""
     request = {
         "crawler": "pretended",
         "tasks": [{"args": {}}] * tasks,
@@ -270,7 +269,7 @@ def wide(harness: BenchmarkHarness, tasks: int, ends: int) -> None:
 
 
 def unwatched(harness: BenchmarkHarness, count: int) -> None:
-    """Ends at random moments, found by polls alone."""
+    """Measure ends at random moments that only polls find."""
     chosen = random.Random(7)
     seconds = [chosen.uniform(30, 30 + 2 * POLL_S) for _ in range(count)]
     run_ids = harness.begin_many(count, "held", seconds, poll_minutes=[POLL_S / 60])
@@ -287,7 +286,7 @@ def unwatched(harness: BenchmarkHarness, count: int) -> None:
 
 
 async def _steps(harness: BenchmarkHarness, run_ids: Sequence[int], committed: float) -> None:
-    """Where the time went: the signal that the observer sent, and the poll that came of it."""
+    """Return where the time was spent: the observer's signal, and the resulting poll."""
     client = await Client.connect(str(harness.stack.addresses["temporal"]))
     signals, polls, done = list[float](), list[float](), list[float]()
     for run_id in run_ids[:20]:
@@ -322,7 +321,7 @@ async def _steps(harness: BenchmarkHarness, run_ids: Sequence[int], committed: f
 
 
 def stop(harness: BenchmarkHarness, count: int) -> None:
-    """Runs in real containers that leave at once when they are told to."""
+    """Stop runs in real containers that exit at once when they are told to."""
     run_ids = harness.begin_many(count, "held")
     told, gone = [], []
     for run_id in run_ids:
@@ -343,15 +342,15 @@ def stop(harness: BenchmarkHarness, count: int) -> None:
 
 
 def _told(log: str) -> float | None:
-    """When the handler printed its line, by the runtime's stamp (nanoseconds; Python reads
-    microseconds).
+    """Return when the handler printed its line, by the runtime's timestamp (nanoseconds; Python
+    reads microseconds).
     """
     found = re.search(r"(\S{26})\S*Z told", log)
     return datetime.fromisoformat(found[1] + "+00:00").timestamp() if found else None
 
 
 def many(harness: BenchmarkHarness, tasks: int, parallel: int) -> None:
-    """One run of many tasks to its end."""
+    """Execute one run of many tasks to its end."""
     before, began = requests(harness.cluster), time.monotonic()
     request = {
         "crawler": "brief",
@@ -390,8 +389,8 @@ def many(harness: BenchmarkHarness, tasks: int, parallel: int) -> None:
 
 
 def _ours(before: dict[str, int], after: dict[str, int]) -> float:
-    """Requests a task that only we make: creations of Jobs, and what lets go of their ends (Job and
-    pod).
+    """Return the requests per task that only we send: creations of Jobs, and releases of their ends
+    (Job and pod).
     """
     changed = {key: after.get(key, 0) - before.get(key, 0) for key in after}
     jobs = changed["POST jobs"]
@@ -412,7 +411,7 @@ def _ours(before: dict[str, int], after: dict[str, int]) -> float:
 
 
 async def _history(address: str, workflow_id: str) -> tuple[int, int, int]:
-    """The longest segment of the chain, the largest payload in bytes, and the number of
+    """Return the longest segment of the chain, the largest payload in bytes, and the number of
     segments.
     """
     client = await Client.connect(address)
@@ -426,7 +425,7 @@ async def _history(address: str, workflow_id: str) -> tuple[int, int, int]:
 
 
 def on_kwok() -> None:
-    """Lag and the long run."""
+    """Measure lag and the long run."""
     with harness(real=False, kwok=8) as made:
         lag(made, RUNS_KWOK, real=False)
         wide(made, WIDE, ENDS)
@@ -434,7 +433,7 @@ def on_kwok() -> None:
 
 
 def on_the_kubelet() -> None:
-    """Lag and stops."""
+    """Measure lag and stops."""
     with harness(real=True) as made:
         lag(made, RUNS_REAL, real=True)
         stop(made, STOPS)
@@ -443,10 +442,10 @@ def on_the_kubelet() -> None:
 
 
 async def kwok() -> None:
-    """For ``python -m benchmarks kubernetes-kwok``."""
+    """Run ``python -m benchmarks kubernetes-kwok``."""
     await asyncio.to_thread(on_kwok)
 
 
 async def kubelet() -> None:
-    """For ``python -m benchmarks kubernetes-kubelet``."""
+    """Run ``python -m benchmarks kubernetes-kubelet``."""
     await asyncio.to_thread(on_the_kubelet)

@@ -63,12 +63,13 @@ SUMMARY: dict[str, Any] = {
     },
     "fields": {"items": 567, "shares": {f"field{n}": n / 8 for n in range(8)}},
 }
-#: Of the polling schedule's last step: what 500 runs at rest may ask of the server.
+#: The limits at the polling schedule's last step: what 500 resting runs may request from the
+#: server.
 REACH_A_POLL, REACH_A_SECOND = 2, 2.0
 
 
 def make(cluster: Cluster, namespace: str, jobs: list[dict[str, Any]]) -> float:
-    """Create Jobs, and wait until each has a pod that a node has taken; the seconds it took."""
+    """Create Jobs, and wait until each has a pod on a node. Return the seconds that this took."""
     began, path = time.monotonic(), f"/apis/batch/v1/namespaces/{namespace}/jobs"
     context = ssl.create_default_context(cafile=str(cluster.plane.authority.certificate))
     local = threading.local()
@@ -92,7 +93,7 @@ def make(cluster: Cluster, namespace: str, jobs: list[dict[str, Any]]) -> float:
 
 
 def _begun(cluster: Cluster, namespace: str) -> int:
-    """Pods that are past Pending, by a count that the server makes."""
+    """Return the pods that are past Pending, as the server counts them."""
     path = f"/api/v1/namespaces/{namespace}/pods?limit=500&fieldSelector=status.phase!=Pending"
     count, token = 0, ""
     while True:
@@ -104,8 +105,8 @@ def _begun(cluster: Cluster, namespace: str) -> int:
 
 
 def requests(cluster: Cluster) -> dict[str, int]:
-    """What the API server counts, by verb and resource; of clients in all, so ask for
-    differences.
+    """Return what the API server counts for all clients, by verb and resource, so only differences
+    are meaningful.
     """
     found: dict[str, int] = {}
     for labels, value in re.findall(
@@ -123,7 +124,7 @@ def requests(cluster: Cluster) -> dict[str, int]:
 
 
 def child(kind: str, kubeconfig: str, namespace: str, pods: int) -> dict[str, float]:
-    """One reading; seconds and MiB."""
+    """Read once in a child process. Return seconds and MiB."""
     read = {"bare": _bare, "poll": _poll, "typed": _typed, "observer": _observed}[kind](
         kubeconfig, namespace, pods
     )
@@ -219,7 +220,7 @@ def _observed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
     over = threading.Event()
 
     def read() -> None:
-        """From nothing to seeing everything; the first time counts, the others find it done."""
+        """Measure a reading from the start until everything is read; only the first time counts."""
         if observer.health().up:
             return
         threading.Thread(
@@ -251,7 +252,7 @@ def _measure(kind: str, cluster: Cluster, namespace: str, pods: int) -> dict[str
 
 
 def one_poll(cluster: Cluster, pods: int) -> None:
-    """A run whose tasks have all ended and are not on record: the most there is to read."""
+    """Measure a poll of a run whose tasks have all ended without a record: the maximum to read."""
     namespace = cluster.namespace("poll")
     life = {"crawl.test/run-for": "200ms", "crawl.test/message": contract.summary_text(SUMMARY)}
     seconds = make(cluster, namespace, [job_of(RUN, index, life) for index in range(pods)])
@@ -297,9 +298,7 @@ def one_poll(cluster: Cluster, pods: int) -> None:
 
 
 def at_rest(cluster: Cluster, runs: int) -> None:
-    """One poll each of many runs that execute, counted by the API server itself, beside an
-    observer.
-    """
+    """Poll many executing runs once each, counted by the API server itself, next to an observer."""
     from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
     from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
     from crawler_lifecycle.ports.runs import TaskRef
@@ -337,14 +336,14 @@ def at_rest(cluster: Cluster, runs: int) -> None:
 
 
 def measure(pods: int) -> None:
-    """All of it on one cluster."""
+    """Measure everything on one cluster."""
     with Cluster(kwok=max(2, pods // 1800 + 2)) as cluster:
         at_rest(cluster, min(RUNS, pods))
         one_poll(cluster, pods)
 
 
 async def main() -> None:
-    """For ``python -m benchmarks kubernetes-poll``."""
+    """Run ``python -m benchmarks kubernetes-poll``."""
     await asyncio.to_thread(measure, PODS)
 
 

@@ -31,7 +31,7 @@ from crawler_lifecycle.graphs import Workflow
 from crawler_lifecycle.temporal.plugin import plugin
 
 ITEMS = size(1000, 20, "BENCHMARK_ITEMS")
-#: Times that a history is replayed; events of one activity of a bare workflow.
+#: The number of replays of a history, and the events of one activity of a bare workflow.
 REPLAYS, EVENTS = 10, 6
 
 
@@ -79,7 +79,7 @@ async def main() -> None:
 
 
 async def _show(client: Client, what: str, workflow_id: str, reach_ms: int) -> None:
-    await asyncio.sleep(2)  # visibility comes a little later
+    await asyncio.sleep(2)  # visibility lags a little
     found = [one async for one in client.list_workflows(f"WorkflowId = '{workflow_id}'")]
     longest = max(found, key=lambda one: one.history_length or 0)
     ours = await client.get_workflow_handle(workflow_id, run_id=longest.run_id).fetch_history()
@@ -100,7 +100,7 @@ async def _show(client: Client, what: str, workflow_id: str, reach_ms: int) -> N
 
 
 async def _replayed(replayer: Replayer, history: WorkflowHistory) -> float:
-    """Seconds of processor for one replay, beside what a replayer itself takes."""
+    """Return the processor seconds of one replay, without those of the replayer itself."""
 
     async def times(count: int) -> float:
         async def each() -> AsyncIterator[WorkflowHistory]:

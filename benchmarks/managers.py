@@ -91,7 +91,7 @@ async def main() -> None:
 def _user_code(
     stack: ExitStack, address: str, folder: Path, **more: str
 ) -> subprocess.Popen[bytes]:
-    """A worker of the role ``user-code``, as in production."""
+    """Start a worker with the ``user-code`` role, as in production."""
     settings = {"DATABASE__URL": f"sqlite:///{folder / 'state.db'}", "WORKER__HEALTH_PORT": "0"}
     env = (
         os.environ
@@ -115,7 +115,7 @@ async def _stream(client: Client, store: Store) -> None:
     for number in range(ROUNDS + 1):
         loop = await _plain_loop(client, number)
         rate, each = await _managed(client, store, number)
-        if number:  # the first round warms up
+        if number:  # the first round is a warm-up
             ratios.append(rate / loop)
             rates.append(rate)
             events.append(each)
@@ -131,7 +131,7 @@ async def _stream(client: Client, store: Store) -> None:
 
 
 async def _plain_loop(client: Client, number: int) -> float:
-    """So many lifecycles at once; lifecycles a second."""
+    """Execute this number of lifecycles at once. Return lifecycles per second."""
     left = iter(range(JOBS))
 
     async def lane() -> None:
@@ -152,7 +152,7 @@ async def _plain_loop(client: Client, number: int) -> float:
 async def _managed(
     client: Client, store: Store, number: int, count: int = JOBS
 ) -> tuple[float, float]:
-    """The same by a manager; jobs a second, and events of its workflow for each."""
+    """Do the same with a manager. Return jobs per second, and events of its workflow for each."""
     manager_id, workflow_id = _reserved(store, f"stream-{number}")
     for first in range(0, count, PAGE_ITEMS):
         jobs = [Job("quick", {"n": str(n)}) for n in range(first, min(first + PAGE_ITEMS, count))]
@@ -180,8 +180,8 @@ async def _until(fact: Callable[[], bool], every_s: float = 0.1) -> None:
 
 
 async def _events(client: Client, workflow_id: str) -> int:
-    """Events of all executions of this workflow, which continue as new."""
-    await asyncio.sleep(2)  # visibility comes a little later
+    """Return the events of all executions of this workflow, which continue as new."""
+    await asyncio.sleep(2)  # visibility lags a little
     found = [one async for one in client.list_workflows(f"WorkflowId = '{workflow_id}'")]
     return sum([one.history_length for one in found])
 
@@ -192,8 +192,8 @@ async def _events(client: Client, workflow_id: str) -> int:
 async def _one_by_one(
     client: Client, store: Store, user_code: dict[int, subprocess.Popen[bytes]]
 ) -> None:
-    """A window of one: how soon each job follows the one before, and after a kill of the worker
-    with the object.
+    """Measure a window of one: how soon each job follows the previous one, also after a kill of the
+    worker with the object.
     """
     manager_id, workflow_id = _reserved(store, "single", window=1)
     jobs = [Job("quick", {"n": str(n)}) for n in range(SINGLE)]
@@ -212,7 +212,7 @@ async def _one_by_one(
     user_code[holder].wait()
     await handle.result()
     begun: dict[str | None, datetime] = {}
-    await asyncio.sleep(2)  # visibility comes a little later
+    await asyncio.sleep(2)  # visibility lags a little
     async for execution in client.list_workflows(
         f"WorkflowId STARTS_WITH 'crawl/quick/manager/{manager_id}/'"
     ):
@@ -238,7 +238,7 @@ async def _one_by_one(
 
 
 async def _rest(client: Client, store: Store, pids: list[int]) -> None:
-    """Managers of which nothing is wanted: what they cost."""
+    """Measure the cost of managers that have nothing to do."""
     handles = []
     for number in range(RESTING):
         manager_id, workflow_id = _reserved(store, f"rest-{number}")
@@ -275,7 +275,7 @@ def _children(pids: list[int]) -> list[int]:
 
 
 def _memory(pid: int) -> float:
-    """MiB of memory, each shared page in parts."""
+    """Return MiB of memory, with each shared page in proportion."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
@@ -288,7 +288,9 @@ async def _lengths(handles: list[Any]) -> int:
 
 
 def _known() -> None:
-    """A million known identities: one against them, and a source that yields them all again."""
+    """Measure a million known identities: one against them, and a source that yields them all
+    again.
+    """
     with tempfile.TemporaryDirectory() as folder:
         _identity("SQLite", f"sqlite:///{Path(folder) / 'state.db'}", Path(folder))
     try:
@@ -333,7 +335,7 @@ def _identity(name: str, url: str, folder: Path | None = None) -> None:
 
 
 def _source(store: Store, row: ManagerRow, folder: Path) -> None:
-    """The source of this manager to its end, in cycles one after the other."""
+    """Read the source of this manager to its end, in consecutive cycles."""
     (folder / "many.py").write_text(SOURCE)
     owner = Owner(manager_workflow_id(row.name, row.flow_id), "benchmark")
     store.managers.claim_manager(row.manager_id, owner)
@@ -374,7 +376,7 @@ def _store(url: str) -> Iterator[Store]:
 
 
 def _reserved(store: Store, flow_id: str, window: int = WINDOW) -> tuple[int, str]:
-    """A manager of the built-in class, and its workflow id."""
+    """Reserve a manager of the built-in class. Return it with its workflow id."""
     options = {"argv": ["quick", "--max-running-jobs", str(window)]}
     row, _ = store.managers.reserve_manager(NewManager("benchmark", flow_id, BUILT_IN, options))
     return row.manager_id, manager_workflow_id(row.name, row.flow_id)

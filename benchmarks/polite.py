@@ -55,7 +55,7 @@ class Figures:
 
 
 def measure(fleet: Fleet, site: Target) -> Figures:
-    """Crawl, close the site while all crawls are at it, and wait until they have returned."""
+    """Crawl, close the site while all crawls visit it, and wait until they have returned."""
     load = Load(fleet, RUNS)
     load.fill()
     wait(lambda: site.ask("/")["requests"] > 0, 180)
@@ -81,7 +81,7 @@ def measure(fleet: Fleet, site: Target) -> Figures:
 
 
 def _ways() -> None:
-    """Compare the three."""
+    """Compare the three ways."""
     found = {name: _way(name) for name in os.environ.get("BENCHMARK_WAYS", _USUAL).split(",")}
     for what, reach, cell in ROWS:
         row(what, reach, *(cell(figures) for figures in found.values()))
@@ -128,7 +128,7 @@ PARTS = {
 
 
 async def main() -> None:
-    """The parts of ``BENCHMARK_PARTS``, by default all."""
+    """Execute the parts of ``BENCHMARK_PARTS``, by default all."""
     row("what", "reach", *WAYS)
     for part in os.environ.get("BENCHMARK_PARTS", ",".join(PARTS)).split(","):
         await asyncio.to_thread(PARTS[part])

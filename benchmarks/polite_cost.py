@@ -1,4 +1,4 @@
-"""What the limits of sites cost: a request in the crawler, and a lease at the gateway."""
+"""The cost of the limits of sites: of a request in the crawler, and of a lease at the gateway."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.support.filling import fill_runs, fill_tasks, patient_engine
 #: Requests a second of each crawl whose processor time is compared.
 CRAWL_RATE = 30
 CRAWL_S = size(45.0, 5.0)
-#: Seconds in which the gateway is measured before any crawl.
+#: Seconds for which the gateway is measured before any crawl.
 REST_S = size(15.0, 2.0)
-#: The limits of the crawls by this service, by host. Where connections are limited, each request
-#: has a connection of its own.
+#: The limits of this service's crawls, by host. If connections are limited, each request has its
+#: own connection.
 CRAWL_LIMITS = {
     HOST: {"requests_per_s": CRAWL_RATE * 1.5, "connections": 16},
     "127.0.0.2": {"requests_per_s": CRAWL_RATE * 1.5},
@@ -43,7 +43,8 @@ RENEWALS_S = size(20.0, 5.0)
 #: Seconds over which the tasks begin, and until their leases have become long.
 SPREAD_S = 3.0
 WARM_S = size(30.0, 3.0)
-#: ``crawl_runner_leases`` asks in one call about all hosts that are due within so many seconds.
+#: ``crawl_runner_leases`` asks in one call about all hosts that are due within this number of
+#: seconds.
 TOGETHER_S = 3.0
 
 
@@ -178,7 +179,9 @@ def _fill(fleet: Ours) -> RunRef:
 
 
 async def _renew(fleet: Ours, run: RunRef, key: bytes, gateway: int) -> tuple[int, int, float]:
-    """Renew for so long. Return the calls, the failed ones, and the cores that the gateway used."""
+    """Renew leases for this time. Return the calls, the failed ones, and the cores that the gateway
+    used.
+    """
     totals = {"calls": 0, "errors": 0}
     gate = asyncio.Event()
     end = asyncio.Event()

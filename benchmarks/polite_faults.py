@@ -30,7 +30,7 @@ from benchmarks.polite_journal import Journal
 from benchmarks.polite_load import MOST, Load, row
 from benchmarks.sizes import size
 
-#: Crawls at once. Few, so that most of them hold a lease.
+#: The number of parallel crawls; few, so that most of them hold a lease.
 RUNS = size(12, 3)
 AWAY_S = size(30.0, 6.0)
 #: Longer than a lease.
@@ -38,7 +38,7 @@ FROZEN_S = size(10.0, 8.0)
 #: Seconds for which the site is watched after a fault.
 AFTER_S = size(10.0, 5.0)
 WRONG_S = 600
-#: Requests a second after the limit was lowered, and the seconds until all tasks keep it.
+#: Requests per second after the limit was lowered, and the seconds until all tasks follow it.
 LOWERED_RATE = 5.0
 LOWERED_S = 10.0
 SLOW_S = 1.0
@@ -46,7 +46,7 @@ CLOCK = Path(__file__).parents[1] / "tools" / "faults" / "clock.c"
 
 
 class Clocks:
-    """Wall clocks that are wrong: one for the gateway, one for all crawlers."""
+    """Wrong wall clocks: one for the gateway, one for all crawlers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,13 +61,13 @@ class Clocks:
         return self.folder / f"clock-{whose}"
 
     def set(self, whose: str, seconds: int) -> None:
-        """Set a clock wrong by so much, from now on."""
+        """From now on, set a clock wrong by this time."""
         file = self._file(whose)
         with file.open("r+b" if file.exists() else "wb") as open_file:
             open_file.write(seconds.to_bytes(8, "little", signed=True))
 
     def environment(self, whose: str) -> Mapping[str, str]:
-        """Return the variables that name this clock to a process, and load it into ours."""
+        """Return the variables with which a process loads this clock."""
         library = "LD_PRELOAD" if whose == "gateway" else "CLOCK_LIBRARY"
         return {library: str(self.library), "WRONG_CLOCK": str(self._file(whose))}
 
@@ -85,7 +85,7 @@ class Strikes:
         self.load.run(AFTER_S)
 
     def slow_site(self) -> None:
-        """The limit of connections counts, and not the rate."""
+        """The limit of connections applies, and not the rate."""
         for seconds in (SLOW_S, 0.0):
             self.fleet.site.ask(f"/slow?by={seconds}")
             self.load.run(AFTER_S)
@@ -96,30 +96,28 @@ class Strikes:
         self.load.run(AFTER_S)
 
     def gateway_away(self) -> None:
-        """The crawls have their leases, and then none."""
+        """The crawls first have their leases, and then none."""
         self._without_gateway(lambda: self.load.run(AWAY_S))
 
     def gateway_killed(self) -> None:
-        """Leases live in the database."""
+        """Leases survive in the database."""
         self.fleet.stack.supervisor.kill("gateway")
         self.load.run(AFTER_S)
         self.fleet.stack.supervisor.wait_healthy(["gateway"])
 
     def gateway_clock_jumps(self) -> None:
-        """There and back."""
+        """Forwards and back again."""
         for seconds in (WRONG_S, 0):
             self.clocks.set("gateway", seconds)
             self.load.run(AFTER_S)
 
     def gateway_starts_with_wrong_clock(self) -> None:
-        """The leases in the database seem to have ended long ago."""
+        """The leases in the database appear to have ended long ago."""
         self._without_gateway(lambda: self.clocks.set("gateway", WRONG_S))
         self._without_gateway(lambda: self.clocks.set("gateway", 0))
 
     def crawlers_clock_jumps(self) -> None:
-        """In all crawlers. It stays so, because Scrapy's delays last as much longer when its clock
-        is set back.
-        """
+        """In all crawlers, for good, because Scrapy's delays get longer when its clock is set back."""
         self.clocks.set("crawlers", WRONG_S)
         self.load.run(AFTER_S)
 
@@ -189,7 +187,7 @@ def _strike(site: Target, fleet: Ours, clocks: Clocks) -> None:
 
 
 def _lower(site: Target, fleet: Ours, load: Load) -> None:
-    """Lower the limit of the rate while all crawls are at the site."""
+    """Lower the limit of the rate while all crawls visit the site."""
     begin = time.monotonic()
     fleet.limit(HOST, {"requests_per_s": LOWERED_RATE, "connections": CONNECTIONS})
     load.run(LOWERED_S + 2 * AFTER_S)

@@ -42,7 +42,7 @@ LIMITS = {HOST: {"requests_per_s": RATE, "connections": CONNECTIONS}}
 #: Slots for tasks: more than there are crawls, so that nothing else limits them.
 SLOTS = 128
 ROOT = Path(__file__).parents[1]
-#: A crawler begins again with the clock that ``env`` names. The catalogue refuses ``LD_PRELOAD``.
+#: A crawler starts again with the clock that ``env`` names. The catalogue refuses ``LD_PRELOAD``.
 _SETTINGS = f"""
 import os, sys
 library = os.environ.get("CLOCK_LIBRARY", "")
@@ -70,7 +70,7 @@ class PoliteSpider(scrapy.Spider):
         yield {"url": response.url}
         yield from response.follow_all(css="a")
 """
-#: It gets its arguments in the variables of this service, or in words as Scrapy does.
+#: It gets its arguments in the variables of this service, or as options like Scrapy.
 _WANDERER = """
 import json, os, re, sys, time, urllib.error, urllib.parse, urllib.request
 
@@ -157,8 +157,8 @@ def crawlee() -> str:
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
-    """Return what the crawls take turns in. The arguments of a crawl are its site, number and
-    seconds.
+    """Return the kinds between which crawls alternate. The arguments of a crawl are its site,
+    number and seconds.
     """
     of_project = {"kind": "command", "project": "project"}
     proxied = ["crawlctl", "site", "proxy", "--", "python", "wanderer.py"]
@@ -178,7 +178,7 @@ def kinds() -> dict[str, Kind]:
 
 @dataclass
 class Target:
-    """The site as a process of its own."""
+    """The site as a separate process."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -241,12 +241,12 @@ def wait(condition: Any, seconds: float) -> None:
 
 
 class Fleet(Protocol):
-    """One of the ways."""
+    """One of the ways to run crawls."""
 
     name: str
 
     def start(self, number: int, seconds: float) -> None:
-        """Start a crawl that ends after so long."""
+        """Start a crawl that ends after this time."""
 
     def alive(self) -> int:
         """Return how many crawls have not ended."""

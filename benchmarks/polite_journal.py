@@ -1,4 +1,4 @@
-"""What a site's journal says about the crawls that visited it. Nothing else is asked."""
+"""What a site's journal says about the crawls that visited it, without any other source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Refusals:
-    """What reached a site that was closed."""
+    """What reached a closed site."""
 
     in_flight: int
     """Requests that were in progress when the first one was refused."""
@@ -63,24 +63,24 @@ class Journal:
 
     @property
     def most_a_second(self) -> int:
-        """The most requests in any sliding second."""
+        """The maximum number of requests in any sliding second."""
         return most_in_a_second([one.at for one in self.requests])
 
     @property
     def rate(self) -> float:
-        """Requests a second, from the first one to the last one."""
+        """Requests per second, from the first one to the last one."""
         if len(self.requests) < 2:
             return 0.0
         return len(self.requests) / (self.requests[-1].at - self.requests[0].at)
 
     @property
     def most_requests(self) -> int:
-        """The most requests in progress at once."""
+        """The maximum number of requests in progress at once."""
         return most_at_once((one.at, one.end) for one in self.requests)
 
     @property
     def most_connections(self) -> int:
-        """The most connections at once."""
+        """The maximum number of connections at once."""
         return most_at_once(self.connections)
 
     def refusals(self) -> Refusals:
@@ -104,8 +104,8 @@ class Journal:
 
 
 def most_in_a_second(times: Sequence[float]) -> int:
-    """Return the most of these times in any second, which begins with one of them and ends before
-    the same moment of the next second.
+    """Return the maximum number of these times in any second, which begins with one of them and
+    ends before the same moment of the next second.
     """
     most = 0
     first = 0
@@ -117,7 +117,9 @@ def most_in_a_second(times: Sequence[float]) -> int:
 
 
 def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
-    """Return the most spans of time that overlap. One that ends when another begins does not."""
+    """Return the maximum number of spans that overlap. A span that ends when another begins does
+    not overlap it.
+    """
     changes = sorted(change for begin, end in spans for change in ((begin, 1), (end, -1)))
     most = now = 0
     for _, change in changes:

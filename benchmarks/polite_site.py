@@ -25,9 +25,9 @@ from urllib.parse import parse_qs, urlsplit
 
 ANSWER_S = (0.02, 0.08)
 LINKS = 3
-#: Each is a site of its own for crawlers.
+#: Each is a separate site for crawlers.
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-#: Bytes of a request without an end, after which its connection is closed.
+#: The maximum number of bytes of an unfinished request, after which its connection is closed.
 HEAD_MAX = 65_536
 
 
@@ -57,7 +57,7 @@ class Site:
         return 200, {"Content-Type": "text/html"}, f"<title>{path}</title>{links}"
 
     def close(self, seconds: float) -> dict[str, float]:
-        """Answer 429 from now on, for so long."""
+        """Answer 429 from now on, for this time."""
         now = time.monotonic()
         self.closings.append([now, now + seconds])
         return {"at": now}
@@ -155,7 +155,7 @@ async def _control(site: Site, reader: asyncio.StreamReader, writer: asyncio.Str
 
 async def main(port: int, control: int) -> None:
     """Serve until the process ends."""
-    # The times in the journal are those of this process. It must not wait behind forty crawlers.
+    # The times in the journal are those of this process, which must not wait behind forty crawlers.
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -15)
     site = Site()

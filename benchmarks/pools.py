@@ -60,7 +60,7 @@ async def main() -> None:
 
 
 def _picking(name: str, url: str) -> None:
-    """Give places while very many runs of 20 pools wait, each with one task."""
+    """Give slots while very many runs of 20 pools wait, each with one task."""
     upgrade(url)
     pools = Pools({f"pool-{n}": Pool(max=50, weight=1 + n % 3) for n in range(POOLS)}, slots=900)
     store = open_store(url, pools=pools)
@@ -87,7 +87,7 @@ def _picking(name: str, url: str) -> None:
         begun = time.perf_counter()
         chosen = store.pools.call()
         called.append(time.perf_counter() - begun)
-        for run_id, own in chosen.items():  # they come, and get their places
+        for run_id, own in chosen.items():  # runs that arrive and get their slots
             begun = time.perf_counter()
             until = utc_now() + timedelta(seconds=600)
             store.deployment.offer_tasks(Fence(run_id, 1, own, own), 100, None, until)
@@ -119,8 +119,10 @@ def _picking(name: str, url: str) -> None:
 
 @contextlib.contextmanager
 def _stack(weights: Mapping[str, float]) -> Iterator[Started]:
-    """A stack of real processes with these pools. What still executes is killed at the end."""
-    with tempfile.TemporaryDirectory() as name:
+    """Start a stack of real processes with these pools. Tasks that still execute are killed at the
+    end.
+    """
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         (folder / "nap.py").write_text(_NAP)
         entry = {
@@ -149,7 +151,7 @@ class Started:
     file: Path
 
     def start(self, pool: str, tasks: int, span: tuple[float, float], **more: object) -> int:
-        """Start a run of tasks that take from ``span[0]`` to ``span[1]`` seconds each; its
+        """Start a run of tasks that take from ``span[0]`` to ``span[1]`` seconds each. Return its
         number.
         """
         args = {
@@ -162,7 +164,7 @@ class Started:
         return int(self.client.post("/v1/runs", json=body).raise_for_status().json()["run_id"])
 
     def journal(self) -> list[tuple[str, float, float]]:
-        """Pool, begin and end of each task that has ended."""
+        """Return pool, begin and end of each task that has ended."""
         return (
             [tuple(json.loads(line)) for line in self.file.read_text().splitlines()]
             if self.file.exists()
@@ -171,7 +173,7 @@ class Started:
 
 
 def _overload(weights: Mapping[str, float]) -> None:
-    """All pools have more work than there are slots; who got how many slot-seconds, by the
+    """Give all pools more work than there are slots. Print who got how many slot-seconds, by the
     journal.
     """
     with _stack(weights) as harness:
@@ -180,7 +182,7 @@ def _overload(weights: Mapping[str, float]) -> None:
         for pool in weights:
             harness.start(pool, TASKS, (1, LONGEST_S))
         time.sleep(OVERLOAD_S + LONGEST_S + 1)
-        # What executes now is not in the journal, so the time of the longest task is left out.
+        # Executing tasks are not in the journal, so the time of the longest task is left out.
         end, used = time.time() - LONGEST_S - 1, collections.Counter[str]()
         for pool, first, last in harness.journal():
             used[pool] += max(0.0, min(last, end) - max(first, begun))
@@ -197,7 +199,9 @@ def _overload(weights: Mapping[str, float]) -> None:
 
 
 def _urgent() -> None:
-    """A task of priority 1 behind very many of priority 5: how many others begin while it waits."""
+    """Measure a task of priority 1 behind very many of priority 5: how many others begin while it
+    waits.
+    """
     with _stack({"p": 1.0}) as harness:
         harness.start("p", BEHIND, (3, 6), priority=5)
         time.sleep(size(15.0, 5.0))

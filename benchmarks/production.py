@@ -21,11 +21,13 @@ from tools.faults.harness import Harness
 
 
 def server(stack: ExitStack, folder: Path) -> str:
-    """Start it; its address. It ends with the stack."""
+    """Start the server, and yield its address. It ends with the stack."""
     place = folder / "production"
     place.mkdir()
     for one in (folder, place):
-        one.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
+        one.chmod(
+            0o711
+        )  # PostgreSQL does not run as root, and must reach its own folder below this one
     harness = Harness(place, lambda text: print(text, flush=True))
     harness.logs.mkdir()
     harness.ports["proxy of postgres"] = harness.port("postgres")
@@ -40,17 +42,16 @@ def server(stack: ExitStack, folder: Path) -> str:
 
 
 async def _registered(address: str) -> None:
-    """As a worker of ours does when it starts.
-
-    A namespace is known everywhere some seconds after it was made.
+    """Wait as a worker of ours does when it starts. A namespace is known everywhere some seconds
+    after its creation.
     """
     for _ in range(60):
         try:
             await register_search_attributes(await Client.connect(address))
-        except Exception as error:  # whatever a server says that is not yet up
+        except Exception as error:  # any error of a server that is not yet up
             print(f"the namespace is not there yet: {error}", flush=True)
             await asyncio.sleep(1)
         else:
-            await asyncio.sleep(15)  # as long as its services may remember the old ones
+            await asyncio.sleep(15)  # as long as its services may cache the old ones
             return
     raise RuntimeError("the search attributes could not be registered")

@@ -38,7 +38,7 @@ EVICTIONS = size(60, 2, "BENCHMARK_EVICTIONS")
 NODES = 9
 TASKS = size(10_000, 30, "BENCHMARK_TASKS")
 SEED = size(1, 1, "BENCHMARK_SEED")
-#: The most tries of one task and of all together, by the usual policy.
+#: The maximum number of tries of one task and of all together, by the usual policy.
 TRIES_MAX, BUDGET = 3, max(10, 2 * TASKS)
 REPAIR = {"key": "example.com/repair", "effect": "NoExecute", "value": "today"}
 AT_ONCE = 16
@@ -47,8 +47,8 @@ Key = tuple[str, str, str]
 
 
 class Watches:
-    """When the API server showed the end of each pod, and each Job; which pods execute, and how
-    they ended.
+    """When the API server showed the end of each pod and Job, which pods execute, and how they
+    ended.
     """
 
     def __init__(self, made: BenchmarkHarness) -> None:
@@ -76,8 +76,8 @@ class Watches:
                 found = self._api.listing(path, of)
                 for one in found.items:
                     see(one, False)
-                # The server ends a watch that is slower than its events: nobody tells who went
-                # meanwhile.
+                # The server ends a watch that is slower than its events: nobody knows what
+                # disappeared meanwhile.
                 if of is Pod:
                     there = {one.metadata.name for one in found.items}
                     for name in self._alive.keys() - there:
@@ -87,7 +87,7 @@ class Watches:
                 ):
                     if event.type != "BOOKMARK":
                         see(decode(of, event.object), event.type == "DELETED")
-            # A watch in which nothing comes is cut; at the end the cluster ends before us.
+            # A watch without events is cut; at the end, the cluster ends first.
             except ApiError as error:
                 print(f"    watch of {path} again: {error}", flush=True)
                 time.sleep(1)
@@ -98,8 +98,8 @@ class Watches:
             pod.condition("DisruptionTarget") is not None,
         )
         if (ended(pod) or gone) and key not in self.succeeded and key not in self.interrupted:
-            # Its first end counts. Who was told to leave did not finish, whatever its exit code: it
-            # says nothing more.
+            # Its first end counts. A pod that was told to exit did not finish, whatever its exit
+            # code.
             well = pod.status.phase == "Succeeded" and not told_to_leave
             (self.succeeded if well else self.interrupted).add(key)
         if told_to_leave and key in self.succeeded:
@@ -125,7 +125,9 @@ def _key(known: Any) -> Key:
 
 
 def _begin(made: BenchmarkHarness, seen: Watches, runs: int, tasks: int) -> list[int]:
-    """So many runs of so many tasks that execute until they are told to finish."""
+    """Start this number of runs with this number of tasks, which execute until they are told to
+    finish.
+    """
     request = {"crawler": "leaves", "tasks": [{"args": {}}] * tasks, "poll_minutes": [1]}
     run_ids = [int(made.gateway.start(request, uuid.uuid4().hex)["run_id"]) for _ in range(runs)]
     until(lambda: len(seen.executing) == runs * tasks, f"{runs * tasks} pods that execute", 3000)
@@ -135,8 +137,8 @@ def _begin(made: BenchmarkHarness, seen: Watches, runs: int, tasks: int) -> list
 def _finish(
     made: BenchmarkHarness, seen: Watches, run_ids: list[int], at_once: int | None = None
 ) -> None:
-    """Let every pod finish that executes, so many in each fifth of a second, until the runs have
-    ended.
+    """Let every executing pod finish, a limited number in each fifth of a second, until the runs
+    have ended.
     """
     told = {"metadata": {"annotations": {"crawl.test/run-for": "1ms"}}}
 
@@ -153,7 +155,9 @@ def _finish(
 
 
 def soon(made: BenchmarkHarness, seen: Watches) -> None:
-    """Evictions one after the other, each in a run of its own: polls of one run keep a distance."""
+    """Evict pods one after the other, each in its own run, because polls of one run keep a
+    distance.
+    """
     chosen, run_ids = random.Random(7), _begin(made, seen, EVICTIONS, 1)
     for name in list(seen.executing):
         meta = {"name": name, "namespace": made.namespace}
@@ -178,14 +182,14 @@ def soon(made: BenchmarkHarness, seen: Watches) -> None:
 
 
 def drained(made: BenchmarkHarness, seen: Watches) -> None:
-    """A third of the nodes leave, each at a moment of its own, and come back when their pods have
+    """Let a third of the nodes leave, each at its own time, and come back when their pods have
     gone.
     """
     assert made.cluster.kwok is not None
     dice = random.Random(SEED)
     nodes = dice.sample(made.cluster.kwok.nodes, NODES // 3)
-    # Below 1: when so large a part of the tasks has begun; above: when so large a part of them has
-    # ended, too.
+    # Below 1: when this share of the tasks has begun; above 1: when this share of them has also
+    # ended.
     moments = sorted(dice.uniform(0, 2) for _ in nodes)
     began = time.monotonic()
     request = {"crawler": "leaves", "tasks": [{"args": {}}] * TASKS, "poll_minutes": [1]}
@@ -236,7 +240,7 @@ def drained(made: BenchmarkHarness, seen: Watches) -> None:
 
 
 def _judged(made: BenchmarkHarness, seen: Watches, run_id: int) -> list[str]:
-    """What is on record and is not what our watches have seen."""
+    """Return records that differ from what our watches have seen."""
     mine = [key for key in seen.interrupted if key[0] == str(run_id)]
     doubts = Counter(index for run, index, _ in seen.doubtful if run == str(run_id))
     ends, jobs = (
@@ -292,5 +296,5 @@ def on_kwok() -> None:
 
 
 async def main() -> None:
-    """For ``python -m benchmarks retries``."""
+    """Run ``python -m benchmarks retries``."""
     await asyncio.to_thread(on_kwok)

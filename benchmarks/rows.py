@@ -35,20 +35,20 @@ from tests.support.testbed import open_testbed
 RUNS = size(60, 3, "BENCHMARK_RUNS")
 EACH = size(20, 2, "BENCHMARK_EACH")
 AT_ONCE = 30
-#: So long does each task execute, with a poll every so often.
+#: How long each task executes, and the interval of its polls.
 EXECUTES_S, POLLS_M = 6.0, [0.02]
 PAGE = 16_384
-#: What InnoDB puts beside a row takes whole pages, of which so many bytes are its own; a row above
-#: this is cut so.
+#: The bytes of a page that InnoDB uses for itself when it stores a value outside of its row, and
+#: the row size above which it does so.
 _OWN, _ROW_MAX = 46, 8_100
-#: What may be that large.
+#: The values that may be this large.
 BESIDE = (("task_log", "log_tail"), ("task_log", "compressed"), ("outbox_event", "body"))
 _FIELDS = ("name", "price", "currency", "rating", "availability", "brand")
 _REQUEST = {"crawler": "books", "limits": {"start_check_s": 0}, "poll_minutes": POLLS_M}
 
 
 def crawl_log(seed: int) -> str:
-    """The end of a log as Scrapy writes it of pages and items; each another one, by seed."""
+    """Return the end of a log as Scrapy writes it for pages and items, different for each seed."""
     dice, at, lines, size = random.Random(seed), datetime(2026, 3, 1, 4, 5, 6), [], 0
     site = f"https://{dice.choice(('shop', 'www', 'catalogue'))}.example-{dice.randrange(900)}.com"
     while size < 2 * LOG_TAIL_BYTES:
@@ -66,7 +66,7 @@ def crawl_log(seed: int) -> str:
 
 
 def statistics(seed: int) -> Mapping[str, int | float]:
-    """Statistics as a small spider of Scrapy tells them."""
+    """Return statistics like those of a small Scrapy spider."""
     dice = random.Random(seed)
     kinds = (
         "request_bytes",
@@ -109,7 +109,7 @@ def behaviour(run_id: int, index: int, attempt: int) -> Behaviour:
 
 
 async def main() -> None:
-    """Print both plays on each database."""
+    """Print both loads on each database."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)
@@ -156,8 +156,8 @@ async def _played(client: Client, folder: Path, title: str, url: str) -> None:
 
 
 def used(engine: sa.Engine) -> dict[str, int]:
-    """Bytes of the records of each table and each of its indexes, and of pages that lie beside
-    them.
+    """Return the bytes of the records of each table and each of its indexes, and of the pages next
+    to them.
     """
     with engine.connect() as conn:
         if engine.dialect.name == "sqlite":
@@ -170,7 +170,7 @@ def used(engine: sa.Engine) -> dict[str, int]:
                 table if name == table else f"{table}: {name}": int(size)
                 for table, name, size in rows
             }
-        # What was played is in the server's memory; the counts that it keeps of tables are of whole
+        # Written data is in the server's memory, and its own counts of tables are in whole
         # megabytes.
         asked = (
             "SELECT table_name, index_name, SUM(data_size) FROM "
@@ -194,7 +194,7 @@ def used(engine: sa.Engine) -> dict[str, int]:
 
 
 def columns(engine: sa.Engine) -> dict[str, float]:
-    """Bytes of a row's values, by column, on average."""
+    """Return the average bytes of a row's values, by column."""
     found = {}
     with engine.connect() as conn:
         inspected = sa.inspect(conn)

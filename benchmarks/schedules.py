@@ -36,13 +36,13 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.plugin import plugin
 
-#: How many are due at once, and how many rest.
+#: The number of schedules that are due at once, and that rest.
 DUE = size(500, 5, "SCHEDULES_DUE")
 RESTING = size(1000, 5, "SCHEDULES_RESTING")
-#: Seconds between two questions whether all runs are on record: each takes as much as some due
+#: Seconds between two checks whether all runs are recorded, because each takes as long as some due
 #: times.
 ASK_S = 5.0
-#: Seconds that making one may take, and in which the worker compares each schedule once.
+#: Seconds that a creation may take, and in which the worker compares each schedule once.
 MAKING_S, ALONE_S = 0.1, size(60.0, 3.0)
 ROUND_S = size(TURN_S * (RESTING // PAGE + 1), 5.0)
 
@@ -84,19 +84,19 @@ def _show(what: str, seconds: Sequence[float]) -> None:
 
 
 def _at(seconds: Sequence[float]) -> tuple[float, float]:
-    """The median, and what one in a hundred exceeds."""
+    """Return the median, and the 99th percentile."""
     ordered = sorted(seconds)
     return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
 def _soon() -> datetime:
-    """The next full minute at which all of them can have been made."""
+    """Return the next full minute by which all of them can have been created."""
     now = datetime.now(UTC) + timedelta(seconds=10 + DUE * MAKING_S)
     return now.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
 async def _bare(client: Client) -> list[float]:
-    """What Temporal needs by itself: a workflow of one activity each."""
+    """Measure Temporal alone: workflows of one activity each."""
     at, handles = _soon(), []
     spec = ScheduleSpec(
         calendars=[
@@ -121,7 +121,7 @@ async def _bare(client: Client) -> list[float]:
 
 
 async def _started(handle: ScheduleHandle) -> str:
-    """The workflow that a Temporal Schedule started."""
+    """Return the workflow that a Temporal Schedule started."""
     while True:
         actions = (await handle.describe()).info.recent_actions
         if actions:
@@ -132,7 +132,7 @@ async def _started(handle: ScheduleHandle) -> str:
 
 
 async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[float]]:
-    """From the due time to the row of the run, and to its first task."""
+    """Measure from the due time to the row of the run, and to its first task."""
     at = _soon()
     run = {"crawler": "quick", "limits": {"start_check_s": 0}}
     for number in range(DUE):
@@ -158,9 +158,9 @@ async def _due(store: Store, keeper: ScheduleKeeper) -> tuple[list[float], list[
 async def _rest(
     stack: ExitStack, store: Store, keeper: ScheduleKeeper, address: str, folder: Path
 ) -> None:
-    """What a worker of the role audit needs for schedules that are due once a year."""
+    """Measure a worker with the ``audit`` role for schedules that are due once a year."""
     audit = _audit(stack, address, folder)
-    await asyncio.sleep(size(60.0, 5.0))  # its start is no rest
+    await asyncio.sleep(size(60.0, 5.0))  # its start does not count as rest
     alone = await _used(audit, ALONE_S)
     day = datetime.now(UTC) - timedelta(days=2)
     cron = f"0 2 {min(day.day, 28)} {day.month} *"
@@ -196,7 +196,7 @@ def _audit(stack: ExitStack, address: str, folder: Path) -> int:
 
 
 async def _used(pid: int, seconds: float) -> float:
-    """Cores that a process takes, over so long."""
+    """Return the cores that a process uses over this time."""
     before, began = _cpu(pid), time.monotonic()
     await asyncio.sleep(seconds)
     return (_cpu(pid) - before) / (time.monotonic() - began)

@@ -29,7 +29,7 @@ ROUNDS = size(9, 2)
 ACCEPTED = size(200, 5)
 CRAWLERS = 500
 PAGE = 50
-#: Texts, by how many runs fit.
+#: Texts, by the number of matching runs.
 SEARCHES = {
     "every run": "crawler",
     "every run, two words": "CRAWLER tasks",
@@ -94,7 +94,7 @@ def _fill(store: Store) -> None:
     )
     cause = text("'connection refused by host-'", "(run_id % 300)")
     with patch.object(filling, "CRAWLERS", CRAWLERS), filler.begin() as connection:
-        for index in run_history.indexes:  # making them afterwards takes a tenth
+        for index in run_history.indexes:  # creating them afterwards takes a tenth of the time
             index.drop(connection)
         filling.fill_runs(connection, RUNS)
         change = f"UPDATE run_history SET request = {request}, cause = CASE WHEN status = 'FAILED' "

@@ -1,5 +1,5 @@
-"""The size of a benchmark: its usual size, that of a variable, or the smallest that still shows
-that it works.
+"""The size of a benchmark: its usual size, that of a variable, or the smallest at which it still
+works.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import TypeVar
 
 T = TypeVar("T", int, float)
 
-#: True in ``python3 -m tools bench-smoke``, which plays every benchmark in seconds. Its figures
-#: mean nothing.
+#: True in ``python3 -m tools bench-smoke``, which runs every benchmark in seconds. Its figures mean
+#: nothing.
 SMALL = os.environ.get("BENCHMARK_SMALL") == "1"
 
 

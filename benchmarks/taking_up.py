@@ -67,9 +67,8 @@ async def _each(one: Callable[[int], Awaitable[object]], first: int = 0) -> None
 
 
 async def _asked(handle: WorkflowHandle[Any, Any], **more: Any) -> Any:
-    """The answer to the query.
-
-    A worker of a busy machine may be later than the server waits; it is asked again.
+    """Return the response to the query. A worker on a busy machine may exceed the server's timeout,
+    so the query is repeated.
     """
     while True:
         try:
@@ -104,7 +103,7 @@ async def _open_bare(client: Client, number: int, count: int) -> None:
 async def _taken_up(
     client: Client, worker: subprocess.Popen[str], kind: str
 ) -> tuple[float, float]:
-    """Seconds of processor and KiB of memory for each of them. The first tenth warms up."""
+    """Return processor seconds and KiB of memory for each of them. The first tenth is a warm-up."""
 
     async def ask(number: int) -> None:
         await _asked(client.get_workflow_handle(f"{kind}/{number}"))

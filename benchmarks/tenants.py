@@ -145,7 +145,7 @@ def _attacks(url: str) -> Iterator[tuple[str, str, str, bytes, dict[str, str]]]:
 
 async def attack(url: str, token: str, seconds: float) -> None:
     """Send everything in turn on many connections for some seconds, and print how often each status
-    was answered.
+    was returned.
     """
     answers: collections.Counter[object] = collections.Counter()
     until, turn = time.monotonic() + seconds, _attacks(url)

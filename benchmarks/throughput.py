@@ -32,13 +32,13 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
+    """Return the seconds of processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 async def _batch(one: Callable[[int], Awaitable[object]], first: int) -> float:
-    """Run a batch, ``AT_ONCE`` at a time; runs a second."""
+    """Execute a batch, ``AT_ONCE`` at a time. Return runs per second."""
     numbers = iter(range(first, first + RUNS))
 
     async def lane() -> None:
@@ -51,7 +51,7 @@ async def _batch(one: Callable[[int], Awaitable[object]], first: int) -> float:
 
 
 async def main() -> None:
-    """Start server and workers, run both kinds in turn, print medians and their ratio."""
+    """Start server and workers, execute both kinds in turn, and print medians and their ratio."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)
@@ -75,7 +75,7 @@ async def main() -> None:
             for kind, one, process in (("lifecycle", run, lifecycle), ("bare", bare, plain)):
                 before = _cpu(process.pid)
                 rate = await _batch(one, 1000 * (repetition + 1))
-                if repetition:  # the first round warms up
+                if repetition:  # the first round is a warm-up
                     rates[kind].append(rate)
                     cpu[kind].append((_cpu(process.pid) - before) / RUNS)
         ours, theirs = statistics.median(rates["lifecycle"]), statistics.median(rates["bare"])
@@ -104,7 +104,7 @@ async def main() -> None:
 
 
 async def _activities(client: Client) -> int:
-    """How many activities one lifecycle with one poll executes."""
+    """Return how many activities one lifecycle with one poll executes."""
     handle = await client.start_workflow(
         names.LIFECYCLE_WORKFLOW,
         {"crawler": "books", "limits": {"start_check_s": 0}},
@@ -117,8 +117,8 @@ async def _activities(client: Client) -> int:
 
 
 def _server(stack: ExitStack, folder: Path, *more: str) -> str:
-    """A Temporal dev server as ``crawlctl dev`` starts it, with ``more`` words, or production's;
-    its address.
+    """Start a Temporal dev server like ``crawlctl dev``, with further options, or production's.
+    Yields its address.
     """
     if os.environ.get("BENCHMARK_TEMPORAL") == "production":
         return production.server(stack, folder)
@@ -144,7 +144,7 @@ def _server(stack: ExitStack, folder: Path, *more: str) -> str:
             check=False,
         )
         if probe.returncode == 0:
-            time.sleep(1)  # search attributes are registered just after the server answers
+            time.sleep(1)  # search attributes are registered just after the server responds
             return address
     raise RuntimeError("the Temporal dev server did not come up")
 
@@ -158,8 +158,8 @@ def _worker(stack: ExitStack, kind: str, address: str, folder: Path) -> subproce
 def _started(
     stack: ExitStack, command: list[str], folder: Path, kind: str
 ) -> subprocess.Popen[str]:
-    """A worker that has said that it is ready."""
-    # To a file: of a pipe that nobody reads, 64 KiB of the SDK's warnings would stop the worker for
+    """Start a worker, and wait until it reports that it is ready."""
+    # To a file: 64 KiB of the SDK's warnings in a pipe that nobody reads would block the worker for
     # good.
     with tempfile.NamedTemporaryFile(
         "w", dir=folder, prefix=kind, suffix=".log", delete=False

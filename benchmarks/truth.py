@@ -10,8 +10,8 @@ PARTS = {"lag": truth_lag.main, "away": truth_away.main, "faults": truth_faults.
 
 
 async def main() -> None:
-    """The parts of ``BENCHMARK_PARTS``, by default all; the half hour at rest has a name of its own
-    (``rest``).
+    """Execute the parts of ``BENCHMARK_PARTS``, by default all; the half hour at rest has its own
+    name (``rest``).
     """
     for part in os.environ.get("BENCHMARK_PARTS", ",".join(PARTS)).split(","):
         await PARTS[part]()

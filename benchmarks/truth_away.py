@@ -33,7 +33,7 @@ PARTS = ("worker", "temporal", "gateway", "scheduler")
 
 @contextlib.contextmanager
 def frozen(benchmark: Harness) -> Iterator[None]:
-    """Temporal stands still, and goes on afterwards."""
+    """Freeze Temporal, and let it continue afterwards."""
     benchmark.stack.supervisor.kill("temporal", signal.SIGSTOP)
     try:
         yield
@@ -42,7 +42,7 @@ def frozen(benchmark: Harness) -> Iterator[None]:
 
 
 def ends(build: str = "") -> None:
-    """Crawls end while Temporal is away."""
+    """Let crawls end while Temporal is unavailable."""
     with harness(build, wake_ups=True) as benchmark:
         tasks = [(run_id, 0) for run_id in benchmark.start(ENDS, "held", **NEVER)]
         benchmark.ready(tasks)
@@ -63,8 +63,8 @@ def ends(build: str = "") -> None:
 
 
 def unobserved(build: str = "") -> None:
-    """Nobody observes the cluster, and Temporal is away: the age of the last poll of a run that
-    executes.
+    """Measure the age of the last poll of an executing run while nobody observes the cluster and
+    Temporal is unavailable.
     """
     with harness(build, wake_ups=False) as benchmark:
         tasks = [
@@ -87,9 +87,11 @@ def unobserved(build: str = "") -> None:
 
 
 def cost(build: str = "") -> None:
-    """Runs of one task, one after the other."""
+    """Execute runs of one task, one after the other."""
     with harness(build, wake_ups=True) as benchmark:
-        _one_after_the_other(benchmark, 3)  # what is imported and compiled once is no cost of a run
+        _one_after_the_other(
+            benchmark, 3
+        )  # what is imported and compiled once is not part of the cost of a run
         pids = {part: benchmark.stack.supervisor.pids()[part] for part in PARTS}
         before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
         time.sleep(IDLE_S)
@@ -134,7 +136,7 @@ def _one_after_the_other(benchmark: Harness, count: int) -> list[int]:
 
 
 async def _actions(benchmark: Harness, runs: list[int]) -> list[tuple[int, int]]:
-    """Actions and retries of each run."""
+    """Return actions and retries of each run."""
     client, found = await Client.connect(str(benchmark.stack.addresses["temporal"])), []
     for run_id in runs:
         ((workflow_id,),) = benchmark.query(

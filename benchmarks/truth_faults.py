@@ -38,13 +38,13 @@ from tests.support.mariadb import running_mariadb
 STOPS = size(60, 3)
 KILLS = size(30, 2)
 STUCK_STOPS = size(20, 2)
-#: The first is more than two cores can do: polls come as fast as the machine makes them.
+#: The first is more than two cores can do: polls come as fast as the machine permits.
 POLLS_EVERY_S = (1.2, 5.0)
 #: A fifth of them in each phase.
 RUNS_OF_AN_OUTAGE = size(50, 5)
 OUTAGE_S = size(60.0, 5.0)
 OPEN_RUNS = size(1000, 20)
-#: Polls about a second apart where production has minutes.
+#: Polls are about a second apart, instead of minutes as in production.
 QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.3}}
 
 _CRAWLER = """
@@ -72,7 +72,7 @@ _CATALOGUE = """
 
 
 class Benchmark:
-    """One stack, its gateway, and its database read past the services."""
+    """One stack, its gateway, and its database, read without the services."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -80,11 +80,11 @@ class Benchmark:
         self.gateway = Gateway(str(stack.addresses["gateway"]), timeout_s=60)
 
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows of the database."""
+        """Return rows of the database."""
         return query(self.places, sql, *values)
 
     def start(self, count: int, crawler: str = "idle", **request: Any) -> list[int]:
-        """So many runs, accepted."""
+        """Start this number of runs, and wait until they are accepted."""
         wanted = {"crawler": crawler, **QUICK, **request}
         stamp = time.time_ns()
         return [
@@ -101,11 +101,11 @@ class Benchmark:
         )
 
     def ready(self, run_ids: Sequence[int]) -> None:
-        """Wait until the crawlers of these runs take signals. A status may be true before that."""
+        """Wait until the crawlers of these runs handle signals. A status may be true before that."""
         self.until(lambda: all(self._files(run_id, "ready") for run_id in run_ids))
 
     def _files(self, run_id: int, name: str) -> list[Path]:
-        """The file of this name of the run's only task, if it is there."""
+        """Return the file of this name of the run's only task, if it exists."""
         return list(
             (self.stack.state_dir / "cluster" / "tasks").glob(f"{run_id}-*/0/1/files/{name}")
         )
@@ -119,7 +119,7 @@ class Benchmark:
         )
 
     def verified_since(self, run_ids: Sequence[int], moment: datetime) -> bool:
-        """Whether every one of these runs has ended, or was verified after this moment."""
+        """Return whether every one of these runs has ended, or was verified after this moment."""
         text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
         marks = ", ".join("?" * len(run_ids))
         sql = (
@@ -129,21 +129,21 @@ class Benchmark:
         return bool(self.query(sql, *run_ids, text)[0][0] == len(run_ids))
 
     def until(self, condition: Callable[[], bool], seconds: float = 300.0) -> float:
-        """Seconds until this holds; a condition that cannot be asked now does not hold."""
+        """Return the seconds until this holds; a condition that raises an error does not hold."""
         began = time.monotonic()
         while True:
             try:
                 if condition():
                     return time.monotonic() - began
                 error = None
-            except Exception as failed:  # the database may be what is away
+            except Exception as failed:  # the database may be down
                 error = failed
             if time.monotonic() - began > seconds:
                 raise RuntimeError(f"did not come within {seconds:g} s") from error
             time.sleep(0.05)
 
     def told(self, run_id: int) -> float:
-        """When the stop signal reached the run's crawler (epoch seconds)."""
+        """Return when the stop signal reached the run's crawler (epoch seconds)."""
         self.until(lambda: any(file.read_text() for file in self._files(run_id, "term")))
         return float((run_folder(self.stack.state_dir, run_id) / "0/1/files/term").read_text())
 
@@ -152,13 +152,13 @@ class Benchmark:
         (run_folder(self.stack.state_dir, run_id) / "0/1/files/end").touch()
 
     def ended(self, run_id: int) -> float:
-        """When it did (epoch seconds), by its own clock."""
+        """Return when it ended (epoch seconds), by its own clock."""
         file = run_folder(self.stack.state_dir, run_id) / "0/1/files/ended"
         self.until(lambda: bool(file.read_text()))
         return float(file.read_text())
 
     def clear(self) -> None:
-        """End every open run and wait for it, also for runs that are only recorded meanwhile."""
+        """End every open run and wait for it, including runs that are recorded only meanwhile."""
         self._force_stop("STOPPING")
 
         def none_is_open() -> bool:
@@ -200,8 +200,8 @@ def _line(what: str, values: Sequence[float], reach: str) -> None:
 
 
 def stops() -> None:
-    """From HTTP 202 of a stop to the signal in the crawler: all well, and with the other queues
-    stuck.
+    """Measure from HTTP 202 of a stop to the signal in the crawler: without faults, and with the
+    other queues stuck.
     """
     with benchmark(threads=4) as harness:
         for every_s in POLLS_EVERY_S:
@@ -211,7 +211,7 @@ def stops() -> None:
             _line(what, [_stop(harness, run_id) for run_id in run_ids], "p99 <= 1 s")
         victims = harness.start(STUCK_STOPS)
         harness.executing(victims)
-        # A scheduler service that takes calls and never answers: its callers hold every place of
+        # A scheduler service that accepts calls and never responds: its callers hold every slot of
         # the cluster queue.
         harness.stack.supervisor.kill("scheduler", signal.SIGSTOP)
         try:
@@ -225,8 +225,8 @@ def stops() -> None:
 
 
 async def _start_past_the_gateway(address: str, count: int) -> None:
-    """The gateway asks the scheduler service about a crawler first, so it takes no start while that
-    is frozen.
+    """Start runs without the gateway, which first asks the scheduler service about a crawler and
+    therefore accepts no start while that is frozen.
     """
     client = await Client.connect(address, plugins=[plugin()])
     request = {"crawler": "idle", **QUICK}
@@ -244,7 +244,7 @@ def _stop(harness: Benchmark, run_id: int) -> float:
 
 
 def kills(seed: int = 5) -> None:
-    """A worker killed at random moments: how long until every run was verified again."""
+    """Kill a worker at random moments. Measure how long until every run was verified again."""
     moments = random.Random(seed)
     with benchmark() as harness:
         run_ids = harness.start(6)
@@ -252,12 +252,12 @@ def kills(seed: int = 5) -> None:
         delays, back, first = [], [], []
         for _ in range(KILLS):
             time.sleep(moments.uniform(0.0, 3.0))
-            # Each kill is a first one: what is measured is not how patiently a supervisor restarts
-            # what dies often.
+            # Each kill counts as a first one, because the supervisor's pauses after repeated deaths
+            # are not measured.
             harness.stack.supervisor._kept["worker"].delay = 0.0
             harness.stack.supervisor.kill("worker")
             killed, began = datetime.now(UTC), time.monotonic()
-            # Before it is healthy, which waits for the processes with users' code too: runs do not.
+            # Before it is healthy, which also needs the processes with user code: runs do not.
             harness.until(lambda: any(harness.verified_since([one], killed) for one in run_ids))  # noqa: B023
             first.append(time.monotonic() - began)
             harness.until(lambda: harness.verified_since(run_ids, killed))  # noqa: B023
@@ -271,10 +271,10 @@ def kills(seed: int = 5) -> None:
 
 
 def outage() -> None:
-    """The database is down for a minute under runs in every phase: how long until all have caught
-    up.
+    """Stop the database for a minute while runs are in every phase. Measure how long until all have
+    caught up.
     """
-    # What was committed survives a killed server, as it does in production.
+    # Committed data survives a killed server, as in production.
     durable = "--innodb-flush-log-at-trx-commit=2"
     with running_mariadb(durable) as mariadb, mariadb.database() as url, benchmark(url) as harness:
         run_ids = _in_all_phases(harness)
@@ -295,7 +295,7 @@ def outage() -> None:
 
 
 def _in_all_phases(harness: Benchmark) -> list[int]:
-    """Runs that execute, end meanwhile, are being stopped, and are only just accepted."""
+    """Return runs that execute, end meanwhile, are being stopped, and have just been accepted."""
     part = RUNS_OF_AN_OUTAGE // 5
     executing = harness.start(2 * part)
     several = {"crawler": "idle", "tasks": [{}] * 4, "max_parallel_tasks": 2, **QUICK}
@@ -325,8 +325,8 @@ def _blame(harness: Benchmark, run_ids: Sequence[int]) -> None:
 
 
 async def rest() -> None:
-    """A worker with a thousand open runs on the last step of the polling schedule: processor and
-    memory.
+    """Measure a worker with a thousand open runs on the last step of the polling schedule:
+    processor and memory.
     """
     minutes = size(30.0, 0.1, "BENCHMARK_REST_MINUTES")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -369,12 +369,12 @@ async def _all_executing(client: Client) -> None:
 
 
 def _memory(process: subprocess.Popen[str]) -> float:
-    """Resident memory in MiB."""
+    """Return the resident memory in MiB."""
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def main() -> None:
-    """Every figure but the half hour at rest, which has a name of its own (``rest``)."""
+    """Print every figure except the half hour at rest, which has its own name (``rest``)."""
     for measure in (stops, kills, outage):
         await asyncio.to_thread(measure)

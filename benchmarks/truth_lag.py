@@ -42,13 +42,13 @@ SECONDS = size(60.0, 5.0)
 TASKS = size(100, 4)
 POLL_S = 5.0
 UNWATCHED = size(20, 2)
-#: Processes that do nothing but keep the processors busy.
+#: The number of processes that only keep the processors busy.
 BUSY = 4
-#: Tasks of a wide run, how many of them execute at a time, and changes a second, of which each task
-#: has two.
+#: The number of tasks of a wide run, how many of them execute at a time, and changes a second, of
+#: which each task has two.
 WIDE, AT_ONCE, CHANGES = size(2000, 6, "BENCHMARK_WIDE"), size(200, 3), size(20.0, 3.0)
 BEFORE = os.environ.get("BENCHMARK_BEFORE", "")
-#: Beyond anything here, so that nothing is found by the ladder.
+#: So long that the polling schedule finds nothing here.
 NEVER: dict[str, Any] = {"poll_minutes": [600]}
 
 _CRAWLER = """
@@ -73,7 +73,7 @@ Task = tuple[int, int]
 
 @dataclass
 class Steps:
-    """Where the time went, in seconds from the process's own end."""
+    """Where the time was spent, in seconds from the process's own end."""
 
     written: list[float] = field(default_factory=list)
     signalled: list[float] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Steps:
     committed: list[float] = field(default_factory=list)
 
     def show(self) -> None:
-        """One line of medians."""
+        """Print one line of medians."""
         parts = (
             ("end on file", self.written),
             ("signal", self.signalled),
@@ -98,17 +98,17 @@ class Steps:
 
 
 class Harness(Benchmark):
-    """The stack with crawlers that end when they are told to."""
+    """A stack with crawlers that end when they are told to."""
 
     def __init__(self, stack: Stack, pipes: Path) -> None:
         super().__init__(stack)
         self._pipes = pipes
 
     def ready(self, tasks: Sequence[Task]) -> None:
-        """Wait until every crawler waits for its word and its run knows that it executes."""
+        """Wait until every crawler waits for its signal, and its run is recorded as executing."""
         self.until(lambda: len(list(self._pipes.iterdir())) >= len(tasks))
         run_ids = sorted({run_id for run_id, _ in tasks})
-        # A wide run is verified by its first poll, which never comes here.
+        # A wide run is verified by its first poll, which never happens here.
         self.until(lambda: self._count(run_ids, "status = 'PROCESSING'") == len(run_ids))
         self.until(
             lambda: (
@@ -126,7 +126,7 @@ class Harness(Benchmark):
         os.close(pipe)
 
     def end_all(self, tasks: Sequence[Task], seconds: float) -> None:
-        """End these at random moments within so many seconds."""
+        """End these crawlers at random moments within this number of seconds."""
         chosen = random.Random(7)
         moments = sorted((chosen.uniform(0, seconds), task) for task in tasks)
         began = time.monotonic()
@@ -135,11 +135,11 @@ class Harness(Benchmark):
             self.end(task)
 
     def ended(self, task: Task) -> float:
-        """The process's own time of its end (epoch seconds)."""
+        """Return the process's own time of its end (epoch seconds)."""
         return self._wrote(task, "ended")
 
     def began(self, task: Task) -> float:
-        """The process's own time of its first command (epoch seconds)."""
+        """Return the process's own time of its first command (epoch seconds)."""
         return self._wrote(task, "began")
 
     def _wrote(self, task: Task, what: str) -> float:
@@ -147,7 +147,9 @@ class Harness(Benchmark):
         return float((folder / "files" / what).read_text())
 
     def start_all(self, count: int, seconds: float) -> list[Task]:
-        """Start so many runs of one held process at random moments within so many seconds."""
+        """Start this number of runs of one held process at random moments within this number of
+        seconds.
+        """
         chosen, began = random.Random(8), time.monotonic()
         run_ids = []
         for moment in sorted(chosen.uniform(0, seconds) for _ in range(count)):
@@ -156,8 +158,8 @@ class Harness(Benchmark):
         return [(run_id, 0) for run_id in run_ids]
 
     def starts(self, tasks: Sequence[Task]) -> list[float]:
-        """Seconds from the first command of each process to the commit of RUNNING, or of what came
-        in its place.
+        """Return the seconds from the first command of each process to the commit of RUNNING, or of
+        a later status.
         """
         rows: dict[Task, float] = {}
         for run, index, committed in self.query(
@@ -170,7 +172,7 @@ class Harness(Benchmark):
         return [rows[task] - self.began(task) for task in tasks]
 
     def steps(self, tasks: Sequence[Task]) -> Steps:
-        """What the database has about these ends; waits until it has all."""
+        """Wait until the database has everything about these ends, and return it."""
         steps, rows = Steps(), dict[Task, tuple[float, float]]()
 
         def known() -> bool:
@@ -190,7 +192,7 @@ class Harness(Benchmark):
         return steps
 
     async def trace(self, tasks: Sequence[Task], steps: Steps) -> None:
-        """Add what Temporal's histories say: the first signal after the end, and the poll that
+        """Add what Temporal's histories contain: the first signal after the end, and the poll that
         followed.
         """
         client = await Client.connect(str(self.stack.addresses["temporal"]))
@@ -218,13 +220,13 @@ def _epoch(text: object) -> float:
 
 @contextlib.contextmanager
 def harness(build: str = "", *, wake_ups: bool) -> Iterator[Harness]:
-    """A stack of real processes; with ``build``, a commit, they are of that one."""
+    """A stack of real processes; with ``build``, they are of that commit."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         if build:
             other = checked_out(build, folder / "build", "crawler_lifecycle", "workers")
             patch.setenv("PYTHONPATH", str(other))
-            patch.setenv("PYTHONSAFEPATH", "1")  # else the folder in which we are comes first
+            patch.setenv("PYTHONSAFEPATH", "1")  # otherwise the working folder comes first
         pipes = folder / "pipes"
         pipes.mkdir()
         script = folder / "held.sh"
@@ -252,7 +254,7 @@ def _line(what: str, values: Sequence[float], reach: str) -> None:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that do nothing but keep the processors busy."""
+    """Keep the processors busy with this number of processes."""
     spinning = [
         subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)
     ]
@@ -265,8 +267,8 @@ def busy(count: int) -> Iterator[None]:
 
 
 def single_runs(build: str = "") -> None:
-    """Runs of one process that start and end at random moments, beside others that go on: quiet,
-    and beside others.
+    """Measure runs of one process that start and end at random moments, alone and in parallel with
+    others that continue.
     """
     with harness(build, wake_ups=True) as benchmark:
         benchmark.ready([(run_id, 0) for run_id in benchmark.start(IDLE, "held", **NEVER)])
@@ -302,7 +304,7 @@ def _verdicts(benchmark: Harness, tasks: Sequence[Task]) -> list[float]:
 
 
 def one_run(build: str = "", count: int = TASKS, seconds: float = SECONDS) -> None:
-    """The tasks of one run end at random moments."""
+    """Let the tasks of one run end at random moments."""
     with harness(build, wake_ups=True) as benchmark:
         (run_id,) = benchmark.start(1, "held", tasks=[{"args": {}}] * count, **NEVER)
         tasks = [(run_id, index) for index in range(count)]
@@ -327,8 +329,8 @@ async def _signals(address: str, workflow_id: str) -> None:
 
 
 def wide(build: str = "") -> None:
-    """One run of very many tasks, some of which execute at a time: starts and ends come all the
-    time.
+    """Measure one run of very many tasks, of which some execute at a time, with constant starts and
+    ends.
     """
     with harness(build, wake_ups=True) as benchmark:
         (run_id,) = benchmark.start(
@@ -356,7 +358,7 @@ def wide(build: str = "") -> None:
 
 
 def unwatched(build: str = "", count: int = UNWATCHED, seconds: float = 4 * POLL_S) -> None:
-    """Without an observer, polls every ``POLL_S``."""
+    """Measure without an observer, with polls every ``POLL_S``."""
     with harness(build, wake_ups=False) as benchmark:
         held = [
             (run_id, 0) for run_id in benchmark.start(count, "held", poll_minutes=[POLL_S / 60])
@@ -372,7 +374,9 @@ def unwatched(build: str = "", count: int = UNWATCHED, seconds: float = 4 * POLL
 
 
 async def in_turns(*measures: Callable[[str], None]) -> None:
-    """Each of these of the build of ``BENCHMARK_BEFORE``, if there is one, and then of this one."""
+    """Measure each of these with the build of ``BENCHMARK_BEFORE``, if there is one, and then with
+    this one.
+    """
     for measure in measures:
         for build in [BEFORE, ""] if BEFORE else [""]:
             if BEFORE:

@@ -40,7 +40,7 @@ RUNS = size(1_000_000, 2_000, "BENCHMARK_RUNS")
 ROWS = 50
 READINGS = size(40, 3)
 VISITS = size(7, 2)
-#: A visit after this pause, in seconds, finds nothing fresh that is kept for others.
+#: After this pause in seconds, a visit finds nothing cached for others.
 REST_S = 4.0
 FIRST_BYTES, LIST_BYTES, FIRST_S, PAINT_S, BESIDE_MS, LIST_MS = (
     60 * 1024,
@@ -105,13 +105,13 @@ async def _measure(
 def _fill(url: str) -> None:
     upgrade(url)
     store = open_store(url)
-    # Straight from an engine of our own: what fills a database needs longer than any statement of
-    # the service may.
+    # With a separate engine, because filling a database takes longer than any statement of the
+    # service may.
     filler = patient_engine(store.database.engine.url)
     h, yesterday = run_history.c, datetime.now(UTC) - timedelta(days=1)
     with filler.begin() as connection:
         fill_runs(connection, RUNS)
-        # A million minutes reach into the future, and nobody has runs from there.
+        # A million minutes reach into the future, from which nobody has runs.
         connection.execute(
             sa.update(run_history).where(h.created_at > yesterday).values(created_at=yesterday)
         )
@@ -125,7 +125,7 @@ def _fill(url: str) -> None:
 
 
 async def _server_time(gateway: Gateway) -> None:
-    """The list as HTML and as JSON, in turn over one connection."""
+    """Measure the list as HTML and as JSON, in turn over one connection."""
     times: dict[str, list[float]] = {}
     cases = {
         "page": ("/runs", {}),
@@ -166,14 +166,14 @@ async def _server_time(gateway: Gateway) -> None:
 
 
 async def _first_visit(browser: Browser, gateway: Gateway) -> None:
-    """Visitors with an empty cache; what they load, and when they can use it."""
+    """Measure visitors with an empty cache: what they load, and when they can use it."""
     found: list[Visit] = []
     work: list[dict[str, float]] = []
     empty = await _empty(browser)
     for _ in range(VISITS):
         async with visiting(browser, gateway.url + "/runs", until="tr[id^=run-]") as visit:
             work.append(await visit.worked())
-            await asyncio.sleep(3)  # what the stream sends at first belongs to the visit
+            await asyncio.sleep(3)  # the first data of the stream belongs to the visit
             found.append(visit)
     usable, answered = (
         middle(one.usable_ms for one in found),
@@ -213,8 +213,8 @@ async def _first_visit(browser: Browser, gateway: Gateway) -> None:
 
 
 async def _empty(browser: Browser) -> float:
-    """Milliseconds until the first paint of a page of one word, from a server that does nothing
-    else.
+    """Return the milliseconds until the first paint of a page with one word, from a server that
+    does nothing else.
     """
     body = b"<!doctype html><title>empty</title><p>empty"
 

@@ -18,16 +18,16 @@ from playwright.async_api import Browser, BrowserContext, CDPSession, Error, Pag
 from tests.ui.browser import ARGUMENTS, NETWORK_CHANGES_MAX, executable
 
 MEGABYTE = 1024 * 1024
-#: Notes each task that kept the main thread for more than 50 ms: when it began, and how long it
-#: took, in milliseconds.
+#: Records each task that blocked the main thread for more than 50 ms: its start and its duration,
+#: in milliseconds.
 NOTE_TASKS = """
 window.longTasks = [];
 new PerformanceObserver(list => {
   for (const one of list.getEntries()) longTasks.push([one.startTime, one.duration]);
 }).observe({type: 'longtask', buffered: true});
 """
-#: Notes how long each press took until the next paint, by the number of the interaction. Chromium
-#: does not tell of what took less than 16 ms.
+#: Records how long each press took until the next paint, by the number of the interaction. Chromium
+#: does not report presses of less than 16 ms.
 NOTE_PRESSES = """
 window.presses = {};
 new PerformanceObserver(list => {
@@ -36,7 +36,7 @@ new PerformanceObserver(list => {
   }
 }).observe({type: 'event', buffered: true, durationThreshold: 16});
 """
-#: Milliseconds from the begin of the navigation until each step before the first paint.
+#: Milliseconds from the beginning of the navigation until each step before the first paint.
 STEPS = """
 () => {
   const [visit] = performance.getEntriesByType('navigation');
@@ -46,7 +46,8 @@ STEPS = """
     'htmx there': ends('/htmx'), 'parsed': visit.domInteractive, 'scripts done': visit.domContentLoadedEventEnd};
 }
 """
-#: Milliseconds from the begin of the navigation: first answer, first paint, everything loaded.
+#: Milliseconds from the beginning of the navigation: first response, first paint, everything
+#: loaded.
 TIMES = """
 () => new Promise(told => setTimeout(() => {
   const [visit] = performance.getEntriesByType('navigation');
@@ -58,7 +59,7 @@ TIMES = """
 
 @dataclass
 class Visit:
-    """One page that was loaded with nothing in the browser's cache."""
+    """A page that was loaded with an empty browser cache."""
 
     page: Page
     session: CDPSession
@@ -72,19 +73,19 @@ class Visit:
     """Bytes that came over the wire, heads included, by the path of the address."""
 
     async def tasks(self, since_ms: float = 0.0) -> list[float]:
-        """Milliseconds of each long task of the main thread that began after this time of the
-        page.
+        """Return the milliseconds of each long task of the main thread that began after this time
+        of the page.
         """
-        await asyncio.sleep(0.3)  # they are told late
+        await asyncio.sleep(0.3)  # they are reported late
         found: list[list[float]] = await self.page.evaluate("longTasks")
         return [length for began, length in found if began >= since_ms]
 
     async def now(self) -> float:
-        """The time of the page in milliseconds."""
+        """Return the time of the page in milliseconds."""
         return float(await self.page.evaluate("performance.now()"))
 
     async def worked(self) -> dict[str, float]:
-        """Milliseconds of the main thread so far, by what it did."""
+        """Return the milliseconds of the main thread so far, by kind of work."""
         found = await self.session.send("Performance.getMetrics")
         used = {one["name"]: one["value"] * 1000 for one in found["metrics"]}
         return {
@@ -92,14 +93,14 @@ class Visit:
         }
 
     async def heap(self) -> float:
-        """Memory of its scripts and documents after a collection, in MB."""
+        """Return the memory of its scripts and documents after a collection, in MB."""
         await self.session.send("HeapProfiler.collectGarbage")
         found = await self.session.send("Performance.getMetrics")
         used = {one["name"]: one["value"] for one in found["metrics"]}
         return float(used["JSHeapUsedSize"]) / MEGABYTE
 
     async def nodes(self) -> int:
-        """Nodes of its document, those that nothing shows any more included."""
+        """Return the number of nodes of its document, including those that are no longer shown."""
         found = await self.session.send("Memory.getDOMCounters")
         return int(found["nodes"])
 
@@ -120,7 +121,7 @@ async def chromium() -> AsyncIterator[Browser]:
 async def visiting(
     browser: Browser, url: str, *scripts: str, until: str | None = None
 ) -> AsyncIterator[Visit]:
-    """Load this address in a profile of its own; ``until`` says what has to be seen, besides."""
+    """Load this address in its own profile; ``until`` is what has to be visible."""
     context = await browser.new_context()
     try:
         for script in (NOTE_TASKS, *scripts):
@@ -151,7 +152,7 @@ async def _listen(visit: Visit) -> None:
 
     def came(told: dict[str, Any]) -> None:
         path = urlsplit(asked[told["requestId"]]).path
-        if path == "/page/events":  # it has no end whose bytes would be told
+        if path == "/page/events":  # it never ends, so its bytes are not reported
             visit.loaded[path] += int(told["encodedDataLength"])
 
     visit.session.on("Network.loadingFinished", ended)
@@ -161,8 +162,8 @@ async def _listen(visit: Visit) -> None:
 
 
 async def _go(page: Page, url: str) -> None:
-    # Chromium ends its requests whenever an interface of this machine comes or goes, as those of
-    # containers do.
+    # Chromium ends its requests whenever an interface of this machine appears or disappears, like
+    # those of containers.
     for _ in range(NETWORK_CHANGES_MAX):
         try:
             await page.goto(url, timeout=60_000)
@@ -175,7 +176,7 @@ async def _go(page: Page, url: str) -> None:
 
 
 async def renderers(browser: Browser) -> float:
-    """Resident memory of all processes that show pages, in MB."""
+    """Return the resident memory of all processes that show pages, in MB."""
     session = await browser.new_browser_cdp_session()
     found = await session.send("SystemInfo.getProcessInfo")
     await session.detach()
@@ -183,13 +184,15 @@ async def renderers(browser: Browser) -> float:
 
 
 def resident(pid: int) -> float:
-    """Resident memory of a process, in MB."""
+    """Return the resident memory of a process, in MB."""
     pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     return int(pages) * 4096 / MEGABYTE
 
 
 async def answers_within(page: Page, seconds: float) -> list[float]:
-    """How long a page took to answer, asked ten times a second for so long; milliseconds."""
+    """Return how long a page took to respond, in milliseconds, tested ten times a second for this
+    time.
+    """
     times, until = [], time.perf_counter() + seconds
     while (began := time.perf_counter()) < until:
         await page.evaluate("0")
@@ -204,5 +207,5 @@ def middle(values: Iterable[float]) -> float:
 
 
 def most(values: Iterable[float]) -> float:
-    """The largest, 0 for none."""
+    """Return the largest, or 0 for none."""
     return max(values, default=0.0)

@@ -35,19 +35,19 @@ class UiHarness:
     browser: Browser
 
     def statements(self) -> int:
-        """SELECTs that the database has executed."""
+        """Return the number of SELECTs that the database has executed."""
         ((_, count),) = self.server.execute("SHOW GLOBAL STATUS LIKE 'Com_select'")
         return int(str(count))
 
     def new_run(self) -> Fence:
-        """A run that a workflow would look after."""
+        """Create a run as if a workflow owned it."""
         run = self.store.initiation.create_run(
             RunRequest(crawler="books"), f"page-{time.time_ns()}", OWNER
         )
         return Fence(run.run_id, run.attempt, OWNER.first_run_id, run.run_uid)
 
     def new_large_run(self, tasks: int) -> Fence:
-        """The same with so many tasks, all of which execute."""
+        """Do the same with this number of tasks, all of which execute."""
         run = self.new_run()
         with self.store.database.writing() as connection:
             connection.execute(sa.delete(task_history).where(task_history.c.run_id == run.run_id))
@@ -66,14 +66,14 @@ class Writer:
     written: int = 0
 
     async def write(self, seconds: float, rate: float) -> None:
-        """So many changes a second for so long, each of the next run."""
+        """Make this number of changes a second for this time, each to the next run."""
         began = time.perf_counter()
         for n in range(int(seconds * rate)):
             await asyncio.sleep(max(0.0, began + n / rate - time.perf_counter()))
             await asyncio.to_thread(self.change)
 
     def change(self) -> None:
-        """One more page of the next run."""
+        """Add one page to the next run."""
         self.written += 1
         fence, pages, now = (
             self.runs[self.written % len(self.runs)],

@@ -25,7 +25,7 @@ from crawler_lifecycle.store.runs.tables import task_history
 TASKS, STEPS, MANY, LAYER, VISITS, MOVES = 10_000, 2_000, 10_000, 50, 5, 8
 RUN_S, GRAPH_S, MANY_S, TASK_MS = 1.0, 1.0, 5.0, 200.0
 DRAWN = "#drawing svg:not([aria-busy])"
-#: Notes when the drawing is there, in milliseconds from the begin of the navigation.
+#: Records when the drawing is complete, in milliseconds from the beginning of the navigation.
 NOTE_DRAWN = """
 addEventListener('DOMContentLoaded', () => {
   const room = document.getElementById('drawing');
@@ -118,7 +118,7 @@ async def _graph(harness: UiHarness, key: str, graph: Workflow, reach_s: float) 
 
 
 def _layers(steps: int) -> Workflow:
-    """Every step after two others of its own, so that no two are alike."""
+    """Make steps that each depend on two others of their own, so that no two are alike."""
     graph = Workflow(id="layers")
     for n in range(steps):
         layer, place = divmod(n, LAYER)
@@ -132,7 +132,7 @@ def _layers(steps: int) -> Workflow:
 
 
 def _fan(steps: int) -> Workflow:
-    """A step before and a step after all others, which are alike."""
+    """Make a step before and a step after all others, which are alike."""
     graph = Workflow(id="fan").add("first", crawl("books"))
     names = [f"s{n}" for n in range(steps - 2)]
     for n, name in enumerate(names):
@@ -162,8 +162,8 @@ async def _report(
     until: str,
     move: Callable[[int], None],
 ) -> None:
-    """The server alone, visitors with an empty cache, and then what moves under the eyes of one of
-    them.
+    """Measure the server alone, visitors with an empty cache, and then changes while one of them
+    watches.
     """
     async with httpx.AsyncClient(base_url=harness.gateway.url, timeout=30) as http:
         times = []

@@ -23,12 +23,12 @@ from crawler_lifecycle.store.runs.tables import run_history
 ROWS, RATE, SETTLE_S, SECONDS = 50, 20.0, 4.0, 20.0
 SCREENS = (1, 10, 100)
 LATE_S, CORES = 1.0, 0.6
-#: Many pages at one gateway: half of them show the list, each of the others a run of its own.
+#: Many pages on one gateway: half of them show the list, each of the others a different run.
 PAGES, LIVE_RUNS, MANY_CORES, MORE_MB = 200, 1000, 0.3, 150.0
 PRESS_MS = 100.0
-#: A row, and what its counters say; spaces between thousands are thin ones.
+#: A row with its counters; thousands are separated by thin spaces.
 _PAGES = re.compile(rb'<tr id="run-(\d+)"|data-title="Pages"[^>]*>([0-9\xe2\x80\xaf]+)</td>')
-#: Notes of every row that changes its number of pages, and when it is painted.
+#: Records when every row whose number of pages changes is painted.
 NOTE_ROWS = """
 window.rowTimes = [];
 addEventListener('DOMContentLoaded', () => {
@@ -59,7 +59,7 @@ class Screens:
         self.bytes = 0
 
     async def add(self, count: int) -> None:
-        """Open so many, and wait until each has its ``hello``."""
+        """Open this number, and wait until each has its ``hello``."""
         ready = [asyncio.Event() for _ in range(count)]
         for event in ready:
             self.seen.append([])
@@ -107,7 +107,7 @@ async def measure(harness: UiHarness) -> None:
 
 
 async def _cost(harness: UiHarness, writer: Writer) -> tuple[float, float]:
-    """Cores of the gateway and SELECTs a second while rows change."""
+    """Return the cores of the gateway and SELECTs per second while rows change."""
     cpu, asked, began = _cpu(harness.gateway.process.pid), harness.statements(), time.perf_counter()
     await writer.write(SECONDS, RATE)
     seconds = time.perf_counter() - began
@@ -161,7 +161,7 @@ async def _poll(harness: UiHarness, writer: Writer, count: int, without: float) 
 
 
 async def many(harness: UiHarness) -> None:
-    """Print what many open pages cost one gateway while very many runs live."""
+    """Print what many open pages cost one gateway while very many runs are live."""
     pid = harness.gateway.process.pid
     runs = await asyncio.to_thread(lambda: [harness.new_run() for _ in range(LIVE_RUNS)])
     with harness.store.database.writing() as connection:
@@ -242,13 +242,15 @@ async def presses(harness: UiHarness) -> None:
 
 
 def _late(writer: Writer, seen: list[Seen]) -> list[float]:
-    """For each commit the seconds until this screen had it, or a later one of the same run."""
+    """Return, for each commit, the seconds until this screen had it, or a later one of the same
+    run.
+    """
     by_run: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for run_id, pages, at in seen:
         by_run[run_id].append((pages, at))
     found = []
     for (run_id, pages), committed in writer.committed.items():
         later = [at for other, at in by_run[run_id] if other >= pages]
-        # A second before now it must have come; what never came is as late as can be.
+        # It must have arrived a second ago; a change that never arrived counts as late as possible.
         found.append(min(later) - committed if later else SECONDS)
     return found

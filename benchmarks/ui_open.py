@@ -101,7 +101,7 @@ async def log(harness: UiHarness) -> None:
 
 
 def _print(path: str, over: threading.Event) -> int:
-    """Write as a crawler does that has too much to say; how many bytes."""
+    """Write as a crawler with too much output does. Return the number of bytes."""
     block = b"".join(LINE % n for n in range(LOG_RATE // 10 // len(LINE)))
     written, began = 0, time.perf_counter()
     while not over.is_set():
@@ -118,9 +118,7 @@ def _print(path: str, over: threading.Event) -> int:
 
 
 class Between:
-    """Stands between browser and gateway: it can cut what is open, and speak in place of the
-    gateway's stream.
-    """
+    """Sits between browser and gateway: it can cut connections, and replace the gateway's stream."""
 
     def __init__(self, url: str) -> None:
         self.port: int | None = urlsplit(url).port
@@ -130,7 +128,7 @@ class Between:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the browser."""
+        """Serve one connection of the browser."""
         self._open.add(writer)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -146,13 +144,13 @@ class Between:
         self._open.add(ours)
         back = asyncio.create_task(_copy(theirs, writer))
         try:
-            # A browser asks again only when it was answered, so a request is at the begin of what
-            # comes.
+            # A browser sends another request only after a response, so a request is at the
+            # beginning of the data.
             while head := await reader.read(65536):
                 if head.startswith(b"GET /page/events"):
                     self.streams += 1
                     if self.stand_in is not None:
-                        back.cancel()  # the gateway closes what nothing is asked of any more
+                        back.cancel()  # the gateway closes idle connections
                         writer.write(
                             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
                         )
@@ -168,7 +166,7 @@ class Between:
             ours.close()
 
     def cut(self) -> None:
-        """End every connection, as a proxy that is restarted does."""
+        """End every connection, as a proxy does that is restarted."""
         for writer in list(self._open):
             writer.transport.abort()
 
@@ -208,7 +206,7 @@ async def _updates(harness: UiHarness) -> None:
             path = str(await first.page.get_attribute("#live", "data-stream"))
         told = await _recorded(
             harness.gateway.url, re.sub("(seen=.{8})[^&]*", r"\1", path)
-        )  # of the frame alone: all rows come
+        )  # of the frame alone: all rows arrive
         rows = told[-1]
         began = time.perf_counter()
         visit_ready = asyncio.Event()
@@ -224,7 +222,7 @@ async def _updates(harness: UiHarness) -> None:
                     nodes.append(await visits[0].nodes())
                     memory.append(await renderers(harness.browser))
                 yield _renumbered(rows, n)
-                if n % 20 == 19:  # what was sent is no more than what is shown, and some
+                if n % 20 == 19:  # what was sent is only what is shown, and a little more
                     await _taken(visits[0], n - 200)
             await _taken(visits[0], MESSAGES)
             heaps.append(await visits[0].heap())
@@ -253,7 +251,7 @@ async def _updates(harness: UiHarness) -> None:
     print(f"longest task {most(tasks):.0f} ms", flush=True)
 
 
-#: Counts the messages of the stream that were worked in.
+#: Counts the messages of the stream that were applied.
 COUNT = (
     "window.told = 0; document.addEventListener('htmx:sse:after:message', () => { told += 1; });"
 )
@@ -264,7 +262,7 @@ async def _taken(visit: Visit, count: int) -> None:
 
 
 async def _recorded(url: str, path: str) -> list[bytes]:
-    """The first events of this stream, up to the one with the rows."""
+    """Return the first events of this stream, up to the one with the rows."""
     address = urlsplit(url)
     reader, writer = await asyncio.open_connection("127.0.0.1", address.port, limit=MEGABYTE)
     try:
@@ -282,7 +280,7 @@ _PARTIAL = re.compile(rb"data: <hx-partial.*?</hx-partial>|<hx-partial.*?</hx-pa
 
 
 def _renumbered(rows: bytes, n: int) -> bytes:
-    """The message of the strip and of some rows, with other numbers in them."""
+    """Return the message of the strip and of some rows, with other numbers in them."""
     parts = [found[0].removeprefix(b"data: ") for found in _PARTIAL.finditer(rows)]
     strip = [part for part in parts if b'"#strip"' in part]
     many = [part for part in parts if b'"#run-' in part]
@@ -296,7 +294,7 @@ def _renumbered(rows: bytes, n: int) -> bytes:
 
 
 async def _cuts(harness: UiHarness, writer: Writer) -> None:
-    """After each cut a change has to get to the screen; then the gateway is away for a while."""
+    """Check that a change reaches the screen after each cut; then the gateway is down for a while."""
     waits: list[float] = []
     async with _between(harness.gateway.url) as (between, url):
         async with visiting(
@@ -331,7 +329,7 @@ async def _cuts(harness: UiHarness, writer: Writer) -> None:
 
 
 async def _shown(visit: Visit, writer: Writer) -> float:
-    """Change a row; seconds until the screen has it."""
+    """Change a row. Return the seconds until the screen has it."""
     await asyncio.to_thread(writer.change)
     run_id, pages = max(writer.committed, key=lambda one: one[1])
     began = time.perf_counter()
@@ -341,7 +339,7 @@ async def _shown(visit: Visit, writer: Writer) -> float:
 
 
 async def _comings(harness: UiHarness) -> None:
-    """Tabs that are shown and hidden: streams come and go."""
+    """Show and hide tabs, so that streams open and close."""
     pid = harness.gateway.process.pid
     async with visiting(
         harness.browser, harness.gateway.url + "/runs", until="tr[id^=run-]"

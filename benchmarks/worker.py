@@ -47,8 +47,8 @@ def nothing(_: int) -> int:
 
 @workflow.defn
 class Bare:
-    """A workflow that executes ``count`` activities, one after the other, and then stays open if it
-    is to.
+    """A workflow that executes ``count`` activities, one after the other, and then stays open if
+    requested.
     """
 
     done = 0
@@ -66,21 +66,21 @@ class Bare:
 
     @workflow.query
     def status(self) -> int:
-        """How many were executed."""
+        """Return how many were executed."""
         return self.done
 
 
 @workflow.defn
 class Beating:
-    """A workflow that executes two activities every so often; three, of which the last is told, for
-    a signal.
+    """A workflow that executes two activities at intervals; three, the last with a signal's name,
+    for a signal.
     """
 
     stop = False
 
     @workflow.run
     async def run(self, every_s: float) -> None:
-        """Until it is stopped. The first time comes at random."""
+        """Execute until it is stopped. The first time is random."""
         left = workflow.random().uniform(0, every_s)
         while not self.stop:
             with contextlib.suppress(TimeoutError):
@@ -103,14 +103,14 @@ class Beating:
 
 
 class Telling:
-    """Writes down when it was called."""
+    """Records when it was called."""
 
     def __init__(self, folder: str) -> None:
         self._log = os.open(Path(folder) / "told.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     @activity.defn
     def tell(self, number: int) -> None:
-        """What stands in for the signal to a crawler."""
+        """Replace the signal to a crawler."""
         os.write(self._log, f"stop {number} {time.time()} {time.process_time()}\n".encode())
 
 
@@ -162,7 +162,7 @@ async def main(kind: str, address: str, folder: str) -> None:
             await production_workers(stack, testbed, tuple(ROLES), WorkerSettings())
             executes = 3600.0 if kind in ("executing", "resting") else 0.0
             if database is not None:
-                manager_testbed(testbed)  # a crawler whose run is polled without waiting
+                manager_testbed(testbed)  # a crawler whose runs are polled without pauses
             testbed.cluster.behaviour = Behaviour(executes=executes, counters=Counters(1, 1, 0))
         print("ready", flush=True)
         await over.wait()
