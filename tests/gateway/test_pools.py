@@ -353,7 +353,7 @@ def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(
     assert rows(every)["shop-a"][:3] == (2, 2, 13)
     assert "shop-x" in rows(x)
     assert "of plain · 2 slots" in client.get("/pools", headers=x).text
-    assert "No run that you can see holds one" in client.get("/pools", headers=y).text
+    assert "No run that you can see holds a slot" in client.get("/pools", headers=y).text
     for path in ("/pools", "/runs/new?crawler=plain", f"/runs/new?like={mine}"):
         assert "shop-x" not in client.get(path, headers=y).text, path
         assert "shop-x" in client.get(path.replace(f"like={mine}", "crawler=plain"), headers=x).text

@@ -123,11 +123,11 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page).to_have_url(re.compile(r"/managers/\d+$"))
     manager = int(page.url.rpartition("/")[2])
-    page.get_by_label("Live at once").fill("1")
+    page.get_by_label("Jobs at once").fill("1")
     page.get_by_role("button", name="Set").click()
     until(lambda: harness.gateway.get(f"/v1/managers/{manager}")["cap"] == 1, "the new cap")
     page.goto(f"/managers/{manager}")
-    expect(page.get_by_label("Live at once")).to_have_value("1")
+    expect(page.get_by_label("Jobs at once")).to_have_value("1")
     page.goto("/managers?status=PROCESSING&status=INITIALIZING&name=walks")
     expect(page.get_by_role("button", name="Stop", exact=True)).to_be_hidden()
     for key in "jx":

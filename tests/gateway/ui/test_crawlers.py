@@ -96,7 +96,7 @@ def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.runs.crawlers.FRESH_S", 0.0)
     start(browser, harness, args={"page": "7"})
-    assert "This crawler has no run yet." in words(browser.get("/crawlers/strict"))
+    assert "This crawler has no runs yet." in words(browser.get("/crawlers/strict"))
     del harness.scheduler.catalogue.crawlers["plain"]
     with harness.client(harness.new_app()) as later:
         left = as_browser(later).get("/crawlers/plain")
@@ -139,7 +139,7 @@ def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
                 for who in "ab"
             ]
             assert ["zebra" in one.text for one in shown] == [True, False], tab
-        assert "This crawler has no run yet." in words(pages["b"])
+        assert "This crawler has no runs yet." in words(pages["b"])
         del harness.scheduler.catalogue.crawlers["plain"]
     with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:
         found = [

@@ -31,7 +31,7 @@ def test_what_has_the_text_is_linked(harness: Harness, browser: TestClient) -> N
     browser.put("/v1/sites/shop.example", json={"tasks": 1})
     assert links(browser, "SHOP.ex") == ["/sites/shop.example"]
     assert links(browser, "nobody") == []
-    assert "No run has these words" in browser.get("/search?q=nobody").text
+    assert "No run contains these words" in browser.get("/search?q=nobody").text
 
 
 def test_commands_lead_to_their_pages(browser: TestClient) -> None:

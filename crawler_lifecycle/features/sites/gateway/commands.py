@@ -132,7 +132,7 @@ class SiteCommands:
         row = self.find(name)
         note = None if changed else "It was not closed."
         if row.state == "outside_hours" and row.opens_at is not None:
-            note = f"Its hours keep it closed until {row.opens_at:%Y-%m-%d %H:%M} UTC."
+            note = f"It is closed outside its hours until {row.opens_at:%Y-%m-%d %H:%M} UTC."
         return CommandResult(row, changed, note)
 
 

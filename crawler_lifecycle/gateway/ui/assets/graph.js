@@ -274,7 +274,7 @@
       if (step.what !== "found" || document.activeElement !== field) elements.get(here)?.link.focus({preventScroll: true});
     },
     error() {
-      write(find("words"), `The drawing ${now ? "could not be updated" : "failed"}. The tab Steps lists its steps.`);
+      write(find("words"), `The drawing ${now ? "could not be updated" : "failed"}. The Steps tab lists its steps.`);
       find("words").hidden = false;
     },
   };
