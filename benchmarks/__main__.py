@@ -121,7 +121,9 @@ def _processor_s() -> float:
 
 def _each() -> int:
     """Run every benchmark that needs no large installation, each in its own process, the long ones
-    first. Several run at once, because figures at their smallest size mean nothing. Return 1 if one
+    first.
+
+    Several run at once, because figures at their smallest size mean nothing. Return 1 if one
     failed.
     """
     for name, what in INSTALLED.items():

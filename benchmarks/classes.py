@@ -146,8 +146,9 @@ def nothing(harness: Benchmark) -> Iterator[None]:
 
 @contextlib.contextmanager
 def polls(harness: Benchmark) -> Iterator[None]:
-    """Execute runs with this short interval. All of them must begin first, in parallel with each
-    other's polls.
+    """Execute runs with this short interval.
+
+    All of them must begin first, in parallel with each other's polls.
     """
     began = time.monotonic()
     run_ids = harness.start(RUNS, poll_minutes=[POLLED_S / 60])

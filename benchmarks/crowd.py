@@ -253,9 +253,10 @@ def _told(folder: Path) -> list[tuple[str, int, Moment]]:
 async def _stops(
     client: Client, folder: Path, worker: subprocess.Popen[str], numbers: Sequence[int]
 ) -> tuple[list[float], list[float]]:
-    """Stop these runs one after the other, until each crawler was told. Return seconds by the
-    clock, and seconds of processor time of the worker. In a burst, which keeps the worker busy, the
-    two are about the same on a machine with one core.
+    """Stop these runs one after the other, until each crawler was told.
+
+    Return seconds by the clock, and seconds of processor time of the worker. In a burst, which
+    keeps the worker busy, the two are about the same on a machine with one core.
     """
     asked = {}
     for number in numbers:

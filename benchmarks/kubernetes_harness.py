@@ -134,7 +134,9 @@ class BenchmarkHarness(RealHarness):
         self, count: int, crawler: str, seconds: Sequence[float] = (), **more: Any
     ) -> list[int]:
         """Start this number of runs, and wait until they execute; each ends after the given
-        seconds, if any. ``more`` is added to the requests.
+        seconds, if any.
+
+        ``more`` is added to the requests.
         """
         found = []
         for number in range(count):

@@ -42,8 +42,9 @@ def server(stack: ExitStack, folder: Path) -> str:
 
 
 async def _registered(address: str) -> None:
-    """Wait as a worker of ours does when it starts. A namespace is known everywhere some seconds
-    after its creation.
+    """Wait as a worker of ours does when it starts.
+
+    A namespace is known everywhere some seconds after its creation.
     """
     for _ in range(60):
         try:

@@ -67,8 +67,9 @@ async def _each(one: Callable[[int], Awaitable[object]], first: int = 0) -> None
 
 
 async def _asked(handle: WorkflowHandle[Any, Any], **more: Any) -> Any:
-    """Return the response to the query. A worker on a busy machine may exceed the server's timeout,
-    so the query is repeated.
+    """Return the response to the query.
+
+    A worker on a busy machine may exceed the server's timeout, so the query is repeated.
     """
     while True:
         try:

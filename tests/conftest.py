@@ -47,8 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything that needs a database server with ``servers``. The contract of the store runs
-    on MariaDB, and on MySQL before a release; tests of the databases themselves run on both.
+    """Mark everything that needs a database server with ``servers``.
+
+    The contract of the store runs on MariaDB, and on MySQL before a release; tests of the databases
+    themselves run on both.
     """
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()

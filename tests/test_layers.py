@@ -332,8 +332,9 @@ def _floors() -> dict[str, int]:
 
 
 def test_the_picture_of_the_house_is_true() -> None:
-    """Every part is in it, above everything that it may import. A user's folder imports what users
-    import.
+    """Every part is in it, above everything that it may import.
+
+    A user's folder imports what users import.
     """
     floors = _floors()
     assert {*floors, "features"} == set(MAY_IMPORT)

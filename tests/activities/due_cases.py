@@ -247,7 +247,10 @@ def _superseded(w: Harness) -> int:
 
 
 def _given_way(w: Harness) -> int:
-    """The firing yielded earlier. A manager of another project has the flow id of its target."""
+    """The firing yielded earlier.
+
+    A manager of another project has the flow id of its target.
+    """
     due_id = _superseded(w)
     w.call("begin_due", due_id)
     w.store.managers.reserve_manager(

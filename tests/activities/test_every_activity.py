@@ -171,9 +171,11 @@ def test_effect_and_twice_in_a_row_is_once(
 def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
     prepared: Prepared, case: Case, tmp_path: Path
 ) -> None:
-    """The worker dies directly after each external call. The state that the call leaves is copied,
-    and the activity is executed again on the copy. A crash before a call equals a crash after the
-    previous one, because nothing persistent happens between them.
+    """The worker dies directly after each external call.
+
+    The state that the call leaves is copied, and the activity is executed again on the copy. A
+    crash before a call equals a crash after the previous one, because nothing persistent happens
+    between them.
     """
     calm, argument = prepared(case)
     left: list[tuple[str, Harness]] = []

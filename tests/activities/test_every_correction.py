@@ -1,5 +1,7 @@
 """Every kind of correction, provoked by the real activities on the fake cluster and with real
-processes. A separate test fails for each kind that nothing here provokes.
+processes.
+
+A separate test fails for each kind that nothing here provokes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Random graphs in memory and live: the same results in the same order, wherever they are read. A
-live graph uses the store, function calls in separate processes, and a gateway over HTTP, but no
+"""Random graphs in memory and live: the same results in the same order, wherever they are read.
+
+A live graph uses the store, function calls in separate processes, and a gateway over HTTP, but no
 Temporal.
 """
 

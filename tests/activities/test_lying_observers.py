@@ -1,5 +1,7 @@
 """Observers that report wrong events, and changes between the two halves of a poll: nothing untrue
-is recorded, and nothing twice. An event is never evidence; it only triggers a poll.
+is recorded, and nothing twice.
+
+An event is never evidence; it only triggers a poll.
 """
 
 from __future__ import annotations
@@ -64,8 +66,9 @@ def ends_twice(harness: Harness, fence: Fence) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_observer_that_lies_costs_polls_and_no_truth(harness: Harness, seed: int) -> None:
-    """Events are sent for unchanged tasks, repeated, and omitted for changed tasks. A planned poll
-    finds the changes.
+    """Events are sent for unchanged tasks, repeated, and omitted for changed tasks.
+
+    A planned poll finds the changes.
     """
     rng = random.Random(seed)
     harness.cluster.behaviour = Behaviour(executes=None)

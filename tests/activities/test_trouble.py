@@ -404,7 +404,10 @@ def test_of_two_notifiers_only_the_one_that_failed_is_tried_again(
 def test_two_notifiers_push_at_the_same_time(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three tries of both then take as long as three tries of one. Here, each waits for the other."""
+    """Three tries of both then take as long as three tries of one.
+
+    Here, each waits for the other.
+    """
     fence, together, other = harness.judged(), threading.Barrier(2), FakeNotifier("second")
     harness.more_notifiers.append(other)
     for notifier in (harness.notifier, other):

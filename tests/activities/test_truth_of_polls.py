@@ -217,8 +217,10 @@ def test_every_source_is_measured_under_its_name(counted: tuple[Harness, Recorde
 def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
     harness: Harness, back_after: float, kinds: dict[str, int]
 ) -> None:
-    """A task ends during an outage. If the cluster is back before the next poll is due, this is
-    lag; if later, it is a ``late`` correction for the whole time.
+    """A task ends during an outage.
+
+    If the cluster is back before the next poll is due, this is lag; if later, it is a ``late``
+    correction for the whole time.
     """
     harness.cluster.behaviour = Behaviour(executes=None)
     fence = harness.started()

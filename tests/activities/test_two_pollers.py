@@ -1,7 +1,8 @@
-"""Two processes poll one run while it is being stopped. In any order, the record is true and
-contains each change once. One of them records at once, as an observer's process does. The other
-stages what it finds and applies it later, as the activities of a workflow do. Their clocks may
-differ by an hour.
+"""Two processes poll one run while it is being stopped.
+
+In any order, the record is true and contains each change once. One of them records at once, as an
+observer's process does. The other stages what it finds and applies it later, as the activities of a
+workflow do. Their clocks may differ by an hour.
 """
 
 from __future__ import annotations

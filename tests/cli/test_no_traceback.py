@@ -75,8 +75,9 @@ def _verbs() -> Iterator[list[str]]:
 
 
 def _calls(seed: int, processes: bool) -> list[list[str]]:
-    """Return half of the verbs, with up to two words and perhaps a file. With ``processes``,
-    include verbs that start some.
+    """Return half of the verbs, with up to two words and perhaps a file.
+
+    With ``processes``, include verbs that start some.
     """
     chance, calls = random.Random(seed), []
     for verb in _verbs():

@@ -126,8 +126,9 @@ def test_a_later_attempt_stays(place: VolumePlace, tmp_path: Path) -> None:
 def test_a_resume_finds_its_folders_however_empty_they_are(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, movable: bool
 ) -> None:
-    """A removal takes minutes. The pod of the next attempt has mounted folders that are still
-    empty.
+    """A removal takes minutes.
+
+    The pod of the next attempt has mounted folders that are still empty.
     """
     left(tmp_path, 7)
     mounted = [tmp_path / files_path(run_ref(7), 0, 2), tmp_path / state_path(run_ref(7), 0)]

@@ -36,8 +36,9 @@ def shared() -> Iterator[list[Dev]]:
 
 @pytest.fixture(scope="package")
 def running(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
-    """One stack for the tests of this folder, which leave it as they found it. It also offers
-    scrapyd's API.
+    """One stack for the tests of this folder, which leave it as they found it.
+
+    It also offers scrapyd's API.
     """
     for other in shared:  # its tests are over
         other.close()
@@ -51,6 +52,7 @@ def running(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
 @pytest.fixture(scope="package")
 def serving(shared: list[Dev], tmp_path_factory: pytest.TempPathFactory) -> Dev:
     """A stack that serves a person's pages with their own catalogue, and delivers to their folders.
+
     An option names one folder and the environment the other.
     """
     folder = tmp_path_factory.mktemp("serving")

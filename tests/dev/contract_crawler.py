@@ -1,4 +1,5 @@
 """A crawler without a site that follows docs/contract.md, or breaks it as its first argument says.
+
 It ends by itself only in a run after a resumed one, so that no check comes too late to stop it.
 """
 

@@ -31,7 +31,9 @@ POLL = ("--poll-minutes", "0.02")
 @pytest.fixture(scope="module")
 def ended(running: Dev) -> int:
     """A run with two tasks, the second of which was added while the first was executing, watched to
-    its end. Its archive follows later.
+    its end.
+
+    Its archive follows later.
     """
     with running.no_crawl_gets_on():
         started = running.crawlctl(

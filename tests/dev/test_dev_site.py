@@ -168,8 +168,10 @@ def _typed(text: str) -> list[str]:
 
 
 def test_the_page_about_deploys(serving: Dev, request: pytest.FixtureRequest) -> None:
-    """docs/deploy-crawlers.md, typed as written. Its last block needs other projects' programs:
-    tests/gateway/scrapyd/test_deploys.py sends what they send.
+    """docs/deploy-crawlers.md, typed as written.
+
+    Its last block needs other projects' programs: tests/gateway/scrapyd/test_deploys.py sends what
+    they send.
     """
     page = (ROOT / "docs" / "deploy-crawlers.md").read_text()
     here = serving.state_dir.parent

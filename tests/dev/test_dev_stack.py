@@ -162,10 +162,11 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
 
 
 def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(dev: Dev) -> None:
-    """A stack is interrupted while it starts, and killed by SIGKILL, which it cannot handle. The
-    next start continues with the same crawl. It does not start with the tables of an older version,
-    ends its crawls on request, and can start from scratch. test_upgrade covers the start after a
-    regular end.
+    """A stack is interrupted while it starts, and killed by SIGKILL, which it cannot handle.
+
+    The next start continues with the same crawl. It does not start with the tables of an older
+    version, ends its crawls on request, and can start from scratch. test_upgrade covers the start
+    after a regular end.
     """
     log, file = dev.state_dir / "logs" / "database.log", dev.state_dir / "dev.json"
     moments: list[Callable[[], object]] = [

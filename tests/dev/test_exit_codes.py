@@ -1,5 +1,7 @@
-"""All our programs exit with the intended code, every time. Programs that used a Temporal client
-and exit in Python's usual way die by SIGABRT or SIGSEGV in a third of all cases.
+"""All our programs exit with the intended code, every time.
+
+Programs that used a Temporal client and exit in Python's usual way die by SIGABRT or SIGSEGV in a
+third of all cases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """No page of another origin, even with a host name that resolves to us, can use a port of
-``crawlctl dev``. The ports are those on which the system sees the stack's processes listen, so that
-a new one cannot be forgotten.
+``crawlctl dev``.
+
+The ports are those on which the system sees the stack's processes listen, so that a new one cannot
+be forgotten.
 """
 
 from __future__ import annotations

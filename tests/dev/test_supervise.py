@@ -221,8 +221,9 @@ def test_a_leftover_is_ended(supervisor: Supervisor) -> None:
 def test_a_part_that_does_not_answer_any_more_is_replaced(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread is blocked, so only its health address shows the problem. Another part is left
-    alone.
+    """Its thread is blocked, so only its health address shows the problem.
+
+    Another part is left alone.
     """
     monkeypatch.setattr(supervise, "ASK_S", 0.1)
     # Nobody is silent for that long; for the blocked part, the time is set back.
@@ -258,8 +259,9 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
 def test_a_machine_that_slept_replaces_nothing(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing could respond meanwhile. This is reported once, and each part gets time to respond
-    again.
+    """Nothing could respond meanwhile.
+
+    This is reported once, and each part gets time to respond again.
     """
     monkeypatch.setattr(supervise, "ASK_S", 600)  # later responses do not count
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)

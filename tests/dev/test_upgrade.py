@@ -1,6 +1,7 @@
 """The last released build and this one in one folder: upgraded, mixed, rolled back and upgraded
-again, under load. The other build comes from git, at the commit in a file, and is started by its
-own ``crawlctl dev``.
+again, under load.
+
+The other build comes from git, at the commit in a file, and is started by its own ``crawlctl dev``.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class Load:
         return "-a", f"max_pages={number}", "-a", f"site={self.site}"
 
     def begin(self) -> None:
-        """Begin everything that stays open until the end. Slower machines have more open at once,
-        so this is little.
+        """Begin everything that stays open until the end.
+
+        Slower machines have more open at once, so this is little.
         """
         jobs = self.folder / "jobs.jsonl"
         lines = [

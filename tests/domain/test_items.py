@@ -181,8 +181,9 @@ def test_an_item_has_a_largest_number_of_values(
 def test_a_record_of_csv_that_never_ends_is_read_line_by_line(
     endless: bytes, skipped: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Quotes join lines, so a limit for lines does not limit memory. Keeping all of them would take
-    1.7 MB.
+    """Quotes join lines, so a limit for lines does not limit memory.
+
+    Keeping all of them would take 1.7 MB.
     """
     monkeypatch.setattr(items, "ITEM_MAX", 5_000)
     monkeypatch.setattr(items, "_IN_VAIN_MAX", 20_000)

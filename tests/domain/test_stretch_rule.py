@@ -99,8 +99,9 @@ class Queue:
 def test_a_lasting_overload_ends_after_a_few_polls_of_each_run(
     runs: int, interval_s: float
 ) -> None:
-    """At least twice what the worker can do. It then has time for other work, which waits behind a
-    short queue.
+    """At least twice what the worker can do.
+
+    It then has time for other work, which waits behind a short queue.
     """
     queue = Queue(runs, interval_s, each_s=0.03)
     queue.until(20 * interval_s)

@@ -1,5 +1,6 @@
-"""One stack of real processes for all tests of this folder, and the table of the kill matrix. It
-can be held at any call (failpoints), its audits repair at once, and each test leaves it intact,
+"""One stack of real processes for all tests of this folder, and the table of the kill matrix.
+
+It can be held at any call (failpoints), its audits repair at once, and each test leaves it intact,
 which ``harness`` checks.
 """
 

@@ -211,7 +211,9 @@ class Harness:
         **settings: str,
     ) -> None:
         """Replace a part by one of the build in ``folder``, or start another worker, and wait until
-        it is ready. ``renamed`` maps variables to their names in that build, if they differ.
+        it is ready.
+
+        ``renamed`` maps variables to their names in that build, if they differ.
         """
         what = name if name in ("gateway", "scheduler") else "worker"
         usual = self.stack.supervisor._kept[what].part
@@ -311,8 +313,9 @@ class Harness:
         return found
 
     def talk(self, *calls: Callable[[Client], Any]) -> list[Any]:
-        """Make these calls to Temporal at the same time. Return their results; an ended workflow
-        gives ``None``.
+        """Make these calls to Temporal at the same time.
+
+        Return their results; an ended workflow gives ``None``.
         """
 
         async def one(client: Client, call: Callable[[Client], Any]) -> Any:
@@ -343,8 +346,9 @@ class Harness:
         ]
 
     def listed_as_open(self, run_ids: Sequence[int]) -> int:
-        """Return how many open workflows of these runs Temporal's list has. Starts no process,
-        because it is called often.
+        """Return how many open workflows of these runs Temporal's list has.
+
+        Starts no process, because it is called often.
         """
         which = " OR ".join(f"CrawlRunId={run_id}" for run_id in run_ids)
         (found,) = self.talk(
@@ -356,6 +360,7 @@ class Harness:
 
     def prove(self, run_id: int, status: str, outcome: str, *, attempt: int = 1) -> None:
         """Check that every source agrees on the end of this run, and that nothing happened twice.
+
         On a busy machine, an end may be found late, which is then on record; no other correction is
         justified when nobody touched the crawlers.
         """
@@ -425,8 +430,9 @@ class Harness:
 
     def closed(self, run_ids: Sequence[int]) -> bool:
         """Return whether these runs have ended with everything that follows: event, archive, and
-        closed workflows. The archive must be that of the present attempt, because an earlier one
-        has its own.
+        closed workflows.
+
+        The archive must be that of the present attempt, because an earlier one has its own.
         """
         places = ", ".join("?" * len(run_ids))
         done = self.query(

@@ -1,7 +1,8 @@
 """A crawler for tests of stops: it waits, logs every stop signal, and ends normally a moment after
-the first. In that moment, a second signal can arrive. With ``deaf``, it logs signals and continues.
-Its log stays open whatever happens to its folder. With a file ``enough`` next to its items, it
-finishes.
+the first.
+
+In that moment, a second signal can arrive. With ``deaf``, it logs signals and continues. Its log
+stays open whatever happens to its folder. With a file ``enough`` next to its items, it finishes.
 """
 
 import json

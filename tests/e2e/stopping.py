@@ -1,4 +1,5 @@
 """Runs in any phase of their life on real processes, broken dependencies, and stops of every kind.
+
 A phase is reached and kept in one of three ways: the run really waits there (a full cluster, a
 first check in the far future, a crawler that continues), the worker is frozen at that moment
 (SIGSTOP), or one call of that run hangs in the worker (``failpoints/sitecustomize.py``).
@@ -147,8 +148,10 @@ class StopHarness(Harness):
 
     def fill_slots(self) -> None:
         """Take every slot of the cluster: the free ones now, each other one as soon as it is
-        returned. The kernel gives a lock to whoever sleeps for it, before anybody who tries only
-        now and then.
+        returned.
+
+        The kernel gives a lock to whoever sleeps for it, before anybody who tries only now and
+        then.
         """
         for number in range(SLOTS):
             slot = self.folder / "cluster" / "slots" / str(number)

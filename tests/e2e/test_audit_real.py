@@ -59,8 +59,10 @@ def audit(harness: Harness, *more: str, code: int = 0) -> dict[str, Any]:
 
 
 def repaired(harness: Harness, kind: str) -> None:
-    """Check that an audit repairs the finding. On a slow machine, the search for overdue runs may
-    be first. What either of them did is then read from the corrections.
+    """Check that an audit repairs the finding.
+
+    On a slow machine, the search for overdue runs may be first. What either of them did is then
+    read from the corrections.
     """
     assert audit(harness)["repaired"] in ({kind: 1}, {})
 
@@ -227,8 +229,9 @@ def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(
 
 
 def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stack: Harness) -> None:
-    """The supervisor is killed and an end forged, but the process counts. Its run continues, and a
-    stop ends it.
+    """The supervisor is killed and an end forged, but the process counts.
+
+    Its run continues, and a stop ends it.
     """
     stack.healthy()
     run_id = started(stack, ENDLESS)

@@ -1,7 +1,9 @@
 """A worker that was frozen during a step and wakes when others have continued changes nothing, and
-reports this. One real worker is held in nine steps of nine runs at once and frozen (SIGSTOP). Then
-either another worker repeats and finishes the same steps, or every run is resumed with its next
-attempt. Then the first one wakes, does what it was about to do, and exits.
+reports this.
+
+One real worker is held in nine steps of nine runs at once and frozen (SIGSTOP). Then either another
+worker repeats and finishes the same steps, or every run is resumed with its next attempt. Then the
+first one wakes, does what it was about to do, and exits.
 """
 
 from __future__ import annotations

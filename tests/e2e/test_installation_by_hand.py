@@ -1,6 +1,8 @@
 """docs/deployment.md typed as written: MariaDB with two users, S3, and every role in its own
-process. Not from the page are the table of ``Machine``, the Temporal server, and the replacement of
-systemd: the units' commands run with their environment files and folder, as the user of the tests.
+process.
+
+Not from the page are the table of ``Machine``, the Temporal server, and the replacement of systemd:
+the units' commands run with their environment files and folder, as the user of the tests.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ def ports_in_a_row(count: int) -> int:
 
 @dataclass
 class Machine:
-    """A machine in a folder. ``table`` contains what a reader fills in, and folders and ports that
-    differ here.
+    """A machine in a folder.
+
+    ``table`` contains what a reader fills in, and folders and ports that differ here.
     """
 
     folder: Path

@@ -99,8 +99,9 @@ class Drill:
         self.harness.stack.supervisor.kill(self.part)
 
     def over(self) -> bool:
-        """Watch the recovery. Return whether everything has ended; if the database cannot be read
-        now, ask again.
+        """Watch the recovery.
+
+        Return whether everything has ended; if the database cannot be read now, ask again.
         """
         with suppress(sqlite_files.driver.OperationalError):
             return self._watch()

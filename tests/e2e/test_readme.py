@@ -144,7 +144,10 @@ def test_the_blocks_of_the_pages_work_in_their_order_on_a_clean_clone(clone: Clo
 
 
 def at_home(line: str, addresses: dict[str, Any]) -> str:
-    """Return the command for this stack. Its ports differ from the usual ones if those are taken."""
+    """Return the command for this stack.
+
+    Its ports differ from the usual ones if those are taken.
+    """
     line = line.replace(USUAL_GATEWAY, addresses["gateway"])
     return re.sub(r"\btemporal workflow \w+", rf"\g<0> --address {addresses['temporal']}", line)
 

@@ -1,7 +1,8 @@
 """Resuming on a stack of real processes: running tasks are adopted, ended ones are reported, and
-nothing is done twice. Covers the rows of ``resuming.md`` that depend on something real: process
-ids, folders, Scrapy's state, HTTP and Temporal. ``tests/workflows/test_resume_matrix.py`` covers
-the others.
+nothing is done twice.
+
+Covers the rows of ``resuming.md`` that depend on something real: process ids, folders, Scrapy's
+state, HTTP and Temporal. ``tests/workflows/test_resume_matrix.py`` covers the others.
 """
 
 from __future__ import annotations

@@ -87,8 +87,10 @@ def stuck(harness: StopHarness, role: str) -> int:
 
 
 def test_a_stop_passes_queues_that_are_stuck(harness: StopHarness) -> None:
-    """One run is between two polls, and one waits for a step on a stuck queue. This test comes
-    last, because the worker is replaced by one with so few threads that few calls use them up.
+    """One run is between two polls, and one waits for a step on a stuck queue.
+
+    This test comes last, because the worker is replaced by one with so few threads that few calls
+    use them up.
     """
     harness.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
     crawling = start(harness, "crawling")

@@ -1,6 +1,8 @@
 """Two builds serve the same queues for any length of time: twenty runs in every phase, without a
-broken rule. The other build has different code: it waits and retries differently, and with worker
-versions, which keep the runs of the two apart, it has an additional step.
+broken rule.
+
+The other build has different code: it waits and retries differently, and with worker versions,
+which keep the runs of the two apart, it has an additional step.
 """
 
 from __future__ import annotations

@@ -47,9 +47,10 @@ def woken(harness: Harness, run_id: int) -> int:
 
 
 def started(harness: Harness, **keys: Row) -> list[int]:
-    """Start a run of ``plain`` with these arguments for each key. None ends before its first poll
-    is ten hours away, because an end during the start is found by the start itself, without a
-    wake-up.
+    """Start a run of ``plain`` with these arguments for each key.
+
+    None ends before its first poll is ten hours away, because an end during the start is found by
+    the start itself, without a wake-up.
     """
     with harness.site_stands_still():
         requests = {key: {"crawler": "plain", "args": args, **NEVER} for key, args in keys.items()}
@@ -159,8 +160,9 @@ def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(harness: 
 
 
 def test_statuses_are_true_while_temporal_is_away(harness: Harness) -> None:
-    """Verdicts wait for Temporal. The state of crawlers is recorded without it, and responses say
-    what waits.
+    """Verdicts wait for Temporal.
+
+    The state of crawlers is recorded without it, and responses say what waits.
     """
     until(lambda: wake_ups(harness)["observer"] == "up", "an observer that sees")
     finished, killed = started(harness, away=SOME, away_killed=ENDLESS)

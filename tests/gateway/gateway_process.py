@@ -50,8 +50,9 @@ class Gateway:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Settings of a gateway without authentication. Nobody listens on port 9, so Temporal and the
-    scheduler service are down.
+    """Settings of a gateway without authentication.
+
+    Nobody listens on port 9, so Temporal and the scheduler service are down.
     """
     return {
         "PATH": os.environ["PATH"],

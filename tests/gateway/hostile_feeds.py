@@ -1,6 +1,7 @@
-"""Feeds that a hostile or broken crawler may leave, and their readers. As a program (``python -m
-tests.gateway.hostile_feeds READER``), it reads all of them with one reader, and prints the cost:
-MiB of memory, processor seconds, bytes.
+"""Feeds that a hostile or broken crawler may leave, and their readers.
+
+As a program (``python -m tests.gateway.hostile_feeds READER``), it reads all of them with one
+reader, and prints the cost: MiB of memory, processor seconds, bytes.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ KEY = b"k" * 32
 
 
 class Keys:
-    """The file, its tokens, and the authentication that uses it. Tokens of a project have its name
-    and a role: ``b-read``.
+    """The file, its tokens, and the authentication that uses it.
+
+    Tokens of a project have its name and a role: ``b-read``.
     """
 
     def __init__(self, folder: Path, *projects: str) -> None:

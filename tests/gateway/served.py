@@ -32,8 +32,9 @@ class Server:
 
 @asynccontextmanager
 async def served(app: FastAPI, *, grace_s: int = 5) -> AsyncIterator[Server]:
-    """Serve like ``listening.run``, without the process around it. ``grace_s`` is the time that it
-    has to end.
+    """Serve like ``listening.run``, without the process around it.
+
+    ``grace_s`` is the time that it has to end.
     """
     bound = bind("127.0.0.1", 0, "TEST")
     config = uvicorn.Config(

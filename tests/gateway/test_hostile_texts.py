@@ -1,6 +1,8 @@
 """Texts that Temporal, a database or a log would not accept unchanged: every entry point refuses
-them, and names the field. Accepted texts become search attributes, workflow ids and columns;
-Temporal ends a workflow for one that is too long.
+them, and names the field.
+
+Accepted texts become search attributes, workflow ids and columns; Temporal ends a workflow for one
+that is too long.
 """
 
 from __future__ import annotations

@@ -366,8 +366,9 @@ def test_c10_the_first_failure(memory: Memory) -> None:
 
 
 def test_c11_what_cannot_run_is_refused(memory: Memory) -> None:
-    """Refused by ``validate``, and by ``push`` before anything is sent. As in Chancy, users catch
-    ``ValueError``.
+    """Refused by ``validate``, and by ``push`` before anything is sent.
+
+    As in Chancy, users catch ``ValueError``.
     """
     known = Workflow("w").add("a", step).add("b", step, ["a"])
     known.validate()

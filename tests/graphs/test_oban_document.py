@@ -405,8 +405,9 @@ unknown = await Workflow(id="nobody's").status()
 
 
 def test_o11_cancel_and_retry(memory: Memory) -> None:
-    """From within a job. Final jobs are not counted; a running one is cancelled at once, although
-    its code continues.
+    """From within a job.
+
+    Final jobs are not counted; a running one is cancelled at once, although its code continues.
     """
     module = play("""
 told = {}

@@ -1,5 +1,7 @@
 """Each façade has the public names of the package that it follows, or a page says what to use
-instead. The names are those of the packages on PyPI: ``python -m tools.upstream`` renews the list.
+instead.
+
+The names are those of the packages on PyPI: ``python -m tools.upstream`` renews the list.
 """
 
 from __future__ import annotations

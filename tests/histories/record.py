@@ -343,8 +343,9 @@ async def woken_in_a_wave(testbed: WorkflowHarness) -> Handle:
 
 
 async def counted(testbed: WorkflowHarness) -> Handle:
-    """An end that another process records at once: the workflow counts it. Before that, its own
-    poll finds one.
+    """An end that another process records at once: the workflow counts it.
+
+    Before that, its own poll finds one.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=50 if index == 0 else None

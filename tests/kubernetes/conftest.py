@@ -1,5 +1,6 @@
-"""Two clusters for all tests below: one that simulates pods, one that runs them. Each starts on
-first use.
+"""Two clusters for all tests below: one that simulates pods, one that runs them.
+
+Each starts on first use.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ def _unable(reason: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Allow time for the start of a cluster, and a minute or two for each wait of a test. Mark
-    tests that need a real kubelet with ``kubelet``, because they can run in parallel with the rest.
+    """Allow time for the start of a cluster, and a minute or two for each wait of a test.
+
+    Mark tests that need a real kubelet with ``kubelet``, because they can run in parallel with the
+    rest.
     """
     for item in items:
         if "real_cluster" in getattr(item, "fixturenames", ()):

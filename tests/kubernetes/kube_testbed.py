@@ -112,8 +112,9 @@ class KubeTestbed:
 
     async def until_released(self, seconds: float = PATIENCE_S, *, audited: bool = False) -> None:
         """Wait until our finalizer holds no pod; with ``audited``, an audit polls each time, as it
-        does in a service. An audit ends whatever executes again although its end is on record, such
-        as a pod of kwok.
+        does in a service.
+
+        An audit ends whatever executes again although its end is on record, such as a pod of kwok.
         """
         end = time.monotonic() + seconds
         while held := await asyncio.to_thread(self.api_kept):
@@ -271,6 +272,7 @@ async def open_kube_testbed(
     **more: Any,
 ) -> AsyncIterator[KubeTestbed]:
     """Open workers of all roles and the release of ended pods; with ``watched``, also an observer.
+
     ``audit`` has the grace periods of audits, if not the usual ones. ``more`` are settings of the
     cluster.
     """

@@ -76,7 +76,10 @@ class Scene:
         return self.cluster.admin.get(f"{self.jobs}/{NAME}")
 
     def until(self, right: Callable[[Json], Any], what: str, seconds: float = 150) -> None:
-        """Wait until the objects are ``right``. Raises ``TimeoutError`` with the actual objects."""
+        """Wait until the objects are ``right``.
+
+        Raises ``TimeoutError`` with the actual objects.
+        """
         end = time.monotonic() + seconds
         while True:
             objects = self.objects()

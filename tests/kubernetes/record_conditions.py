@@ -207,8 +207,9 @@ def _times(value: Any, grace: int = 0) -> Iterable[tuple[str, int]]:
 
 
 def _instant(text: str, grace: int) -> datetime:
-    """Return the time of a deletion, which is later by the grace period. Fractions are dropped,
-    because most timestamps have none.
+    """Return the time of a deletion, which is later by the grace period.
+
+    Fractions are dropped, because most timestamps have none.
     """
     return _read(text).replace(microsecond=0) - timedelta(seconds=grace)
 

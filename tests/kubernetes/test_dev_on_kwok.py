@@ -1,4 +1,5 @@
 """``crawlctl dev --cluster kubernetes``: the embedded stack whose crawls are Jobs of a cluster.
+
 Limits and order of its pools hold while worker and Temporal are killed; the pods show what ran
 when.
 """

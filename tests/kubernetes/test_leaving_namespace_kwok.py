@@ -154,9 +154,10 @@ async def test_the_right_to_patch_goes_first(
 async def test_all_rights_go_first(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Nobody can poll, so nothing is reported as ended; the truth returns with the rights. The
-    namespace is then created again. Because our account may read the cluster's identity, the former
-    one is certainly gone.
+    """Nobody can poll, so nothing is reported as ended; the truth returns with the rights.
+
+    The namespace is then created again. Because our account may read the cluster's identity, the
+    former one is certainly gone.
     """
     place = Place(kwok_cluster)
     place.grant(

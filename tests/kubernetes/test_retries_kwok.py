@@ -72,8 +72,10 @@ class Trouble:
 
     def play(self) -> None:
         """Evict and preempt pods while others start, and take one of the three nodes out of use;
-        then let them finish. A kwok pod that is stopped and ends by itself at the same moment ends
-        twice, so none does before.
+        then let them finish.
+
+        A kwok pod that is stopped and ends by itself at the same moment ends twice, so none does
+        before.
         """
         kwok = self.kube.cluster.kwok
         assert kwok is not None

@@ -168,8 +168,9 @@ def _end_pods(kube: KubeTestbed) -> None:
 async def test_a_job_suspended_under_its_end_starts_no_second_pod(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """It was suspended by somebody and ended; after it is resumed, it must not crawl again. The
-    rights do not permit deletions.
+    """It was suspended by somebody and ended; after it is resumed, it must not crawl again.
+
+    The rights do not permit deletions.
     """
     rights = Rights(kwok_cluster, without=("delete",))
     async with open_kube_testbed(

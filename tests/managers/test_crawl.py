@@ -38,8 +38,9 @@ def test_s30_the_spider_is_an_attribute_or_the_argument_behind_the_name() -> Non
 
 
 def test_s31_what_goes_before_what() -> None:
-    """Arguments: options, other keys of the override, its ``spider_args``. Settings and units:
-    options, override.
+    """Arguments: options, other keys of the override, its ``spider_args``.
+
+    Settings and units: options, override.
     """
 
     def workflow_loop(self: CrawlManager) -> bool:

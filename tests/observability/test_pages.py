@@ -192,8 +192,9 @@ def test_pages_link_to_files_that_exist() -> None:
 
 
 def test_modules_and_rooms_that_pages_name_exist() -> None:
-    """Paths of modules on every page, and of rooms on pages for developers. They begin at the
-    package or the root.
+    """Paths of modules on every page, and of rooms on pages for developers.
+
+    They begin at the package or the root.
     """
     missing = []
     for page in PAGES:

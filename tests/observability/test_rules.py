@@ -1,5 +1,6 @@
-"""Security rules that the source must follow. ``tests/gateway/test_security.py`` tests what happens
-to texts.
+"""Security rules that the source must follow.
+
+``tests/gateway/test_security.py`` tests what happens to texts.
 """
 
 from __future__ import annotations

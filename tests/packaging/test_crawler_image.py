@@ -1,5 +1,6 @@
-"""The crawler's Dockerfile, and the archive that the tests assemble from it. It is never built
-here.
+"""The crawler's Dockerfile, and the archive that the tests assemble from it.
+
+It is never built here.
 """
 
 from __future__ import annotations

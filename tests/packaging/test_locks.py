@@ -1,5 +1,6 @@
-"""The lock files contain what ``pyproject.toml`` requires, with hashes and without addresses. No
-network is needed.
+"""The lock files contain what ``pyproject.toml`` requires, with hashes and without addresses.
+
+No network is needed.
 """
 
 from __future__ import annotations

@@ -133,8 +133,9 @@ ENV = {
 def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(
     wheel: Path, tmp_path: Path
 ) -> None:
-    """As with ``uvx crawler-lifecycle``. The Temporal server comes from PATH, so no registry is
-    asked.
+    """As with ``uvx crawler-lifecycle``.
+
+    The Temporal server comes from PATH, so no registry is asked.
     """
     programs = installed(wheel, tmp_path / "venv")
     folder, temporal = tmp_path / "empty", Path(sys.executable).parent

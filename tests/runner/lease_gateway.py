@@ -26,6 +26,7 @@ class _Quiet(BaseHTTPRequestHandler):
 
 class LeaseGateway(ThreadingHTTPServer):
     """Leases ``connections`` lanes, which together begin ``requests_per_s`` requests a second.
+
     Without ``connections``, no host is limited.
     """
 

@@ -213,7 +213,9 @@ def _xml(value: Any) -> str:
 
 def difference(seed: int, surfaces: Surfaces, asked: Any = None) -> str | None:
     """Return how a feed differs from what was written: read at once, in parts, counted as it grows,
-    and reported. For ``asked``, see ``Surfaces.difference``.
+    and reported.
+
+    For ``asked``, see ``Surfaces.difference``.
     """
     feed, rng = written(seed), random.Random(-seed)
     task = {f"t/{feed.name}": feed.data}

@@ -1,4 +1,5 @@
 """Random Scrapy projects: their feed, the place of its settings, and what Scrapy writes into it.
+
 Scrapy's own exporters write the feeds in this process, after the settings are merged like
 ``crawl_runner_boot.py`` and ``crawl_runner_feeds.py`` merge them.
 """
@@ -216,8 +217,9 @@ def _around(files: Path, given: dict[str, Any], project: Path) -> Iterator[None]
 
 
 def crawl(made: Project, files: Path, folder: Path) -> None:
-    """Let Scrapy export the project's items into the folder for its files. ``folder`` is the
-    working folder.
+    """Let Scrapy export the project's items into the folder for its files.
+
+    ``folder`` is the working folder.
     """
     places = made.places
     module: Any = types.ModuleType(_MODULE)
@@ -303,7 +305,9 @@ def modules(made: Project) -> dict[str, str]:
 
 def difference(made: Project, surfaces: Surfaces, folder: Path, asked: Any = None) -> str | None:
     """Return how the feed of a project, as it is stored, counted and reported, differs from what
-    its spider found. ``folder`` is empty, and the project is started there. For ``asked``, see
+    its spider found.
+
+    ``folder`` is empty, and the project is started there. For ``asked``, see
     ``Surfaces.difference``.
     """
     files = surfaces.empty()

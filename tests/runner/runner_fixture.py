@@ -84,7 +84,9 @@ class RunnerFixture:
         **more: str,
     ) -> subprocess.Popen[bytes]:
         """Start the runner; ``patient_until`` names one of the crawler's files, before which no
-        limit expires. With ``eager``, its pauses last a tenth of a second, and its parts are small.
+        limit expires.
+
+        With ``eager``, its pauses last a tenth of a second, and its parts are small.
         """
         self.summary_file.unlink(missing_ok=True)
         runner = ["-c", EAGER] if eager else [str(RUNNER)]

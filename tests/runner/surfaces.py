@@ -1,6 +1,7 @@
-"""What people get from the files of one task, wherever they ask, by the code of each interface. The
-page and the API show and export, ``crawlctl`` makes Parquet, a graph function gets items, and each
-of them reads the same from the archive when the task's folder is gone.
+"""What people get from the files of one task, wherever they ask, by the code of each interface.
+
+The page and the API show and export, ``crawlctl`` makes Parquet, a graph function gets items, and
+each of them reads the same from the archive when the task's folder is gone.
 """
 
 from __future__ import annotations

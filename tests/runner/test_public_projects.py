@@ -1,6 +1,7 @@
-"""The runner with whole Scrapy projects that have the structure of public ones. Nothing is copied
-from these. Each runs unchanged: the result must be that of ``scrapy crawl`` in its folder, and
-nothing is lost.
+"""The runner with whole Scrapy projects that have the structure of public ones.
+
+Nothing is copied from these. Each runs unchanged: the result must be that of ``scrapy crawl`` in
+its folder, and nothing is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The written items are the same wherever they are counted, shown, exported, passed to a graph or
-archived. A few of the thousands of cases of ``python3 -m tools fuzz``, and those in which it found
-something.
+archived.
+
+A few of the thousands of cases of ``python3 -m tools fuzz``, and those in which it found something.
 """
 
 from __future__ import annotations

@@ -215,8 +215,9 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(fixture: Runner
 def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
     fixture: RunnerFixture, said: str, resume: str, told: tuple[int, bool | None]
 ) -> None:
-    """Each attempt has a new feed. Its count continues with the state, like a crawler's own
-    counters.
+    """Each attempt has a new feed.
+
+    Its count continues with the state, like a crawler's own counters.
     """
     assert fixture.python(f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')") == 0
     (fixture.files / "items.jsonl").unlink()

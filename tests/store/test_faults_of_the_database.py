@@ -171,8 +171,9 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
 def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
     server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program takes the same locks in the opposite order. It has written more, so we are
-    the victim.
+    """Another program takes the same locks in the opposite order.
+
+    It has written more, so we are the victim.
     """
     wait_patiently(monkeypatch)
     url = without_rows(server)

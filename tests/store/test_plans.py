@@ -1,5 +1,7 @@
 """Every statement of the store is explained among thousands of runs: none may read or sort them
-all. The statements are not listed here. Every method of the port is called in the lives below, and
+all.
+
+The statements are not listed here. Every method of the port is called in the lives below, and
 whatever it sends is explained just before it is sent; a separate test fails for a method that no
 life calls.
 """
@@ -716,8 +718,9 @@ def readers(store: Store, filled: Filled) -> None:
 
 
 def searching(store: Store, filled: Filled) -> None:
-    """A search that continues among older runs, and lists in another order. The number of runs to
-    read is known.
+    """A search that continues among older runs, and lists in another order.
+
+    The number of runs to read is known.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "WINDOW", 20)
@@ -760,8 +763,9 @@ def overviews(store: Store, filled: Filled) -> None:
 
 
 def of_one_project(store: Store, filled: Filled) -> None:
-    """The queries of a caller with one project. All rows belong to the first one, as without
-    projects.
+    """The queries of a caller with one project.
+
+    All rows belong to the first one, as without projects.
     """
     run_id = filled.large.run_id
     for wanted in FILTERS:

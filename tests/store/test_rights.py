@@ -35,8 +35,9 @@ def url_of(server: SqlServer, name: str) -> str:
 
 @contextmanager
 def database(server: SqlServer, name: str) -> Iterator[str]:
-    """Return a database with this name. Not ``test_…``, because MariaDB lets everybody do
-    everything in those.
+    """Return a database with this name.
+
+    Not ``test_…``, because MariaDB lets everybody do everything in those.
     """
     server.execute(f"CREATE DATABASE {name}")
     try:

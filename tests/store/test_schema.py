@@ -547,7 +547,10 @@ def test_ping_names_versions_and_the_fix(current_url: str) -> None:
 
 @FEWER_ON_MYSQL
 def test_a_former_build_may_return_for_a_day_after_an_upgrade(empty_url: str) -> None:
-    """Until then, no workflow does what it could not replay. A new database has no earlier build."""
+    """Until then, no workflow does what it could not replay.
+
+    A new database has no earlier build.
+    """
     now = utc_now()
     migrate(empty_url, "0007")
     upgrade(empty_url)

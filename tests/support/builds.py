@@ -1,5 +1,6 @@
-"""Other builds of this project: a changed copy of its code, run in separate processes. A deployment
-is also a copy; patching a module in a running process would change both builds.
+"""Other builds of this project: a changed copy of its code, run in separate processes.
+
+A deployment is also a copy; patching a module in a running process would change both builds.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def environment(env: Mapping[str, str], **more: str) -> dict[str, str]:
 
 
 def checked_out(commit: str, folder: Path, *paths: str) -> Path:
-    """Check out these paths of a commit, or all of it; a shallow clone fetches it. Raises
-    ``CalledProcessError`` if it is missing.
+    """Check out these paths of a commit, or all of it; a shallow clone fetches it.
+
+    Raises ``CalledProcessError`` if it is missing.
     """
 
     def git(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:

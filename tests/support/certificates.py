@@ -11,7 +11,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def certificate(file: Path, host: str) -> Path:
-    """Write the certificate with its key. It is trusted if ``SSL_CERT_FILE`` names the file."""
+    """Write the certificate with its key.
+
+    It is trusted if ``SSL_CERT_FILE`` names the file.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     made = (

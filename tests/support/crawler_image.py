@@ -1,5 +1,6 @@
-"""The image of images/crawler/Dockerfile as an OCI archive, without an engine or a registry. The
-Dockerfile is parsed and its final stage executed, so that both cannot diverge; an unknown
+"""The image of images/crawler/Dockerfile as an OCI archive, without an engine or a registry.
+
+The Dockerfile is parsed and its final stage executed, so that both cannot diverge; an unknown
 instruction is an error. The Python of this machine replaces the base image. Instead of ``pip
 install``, the exact versions of the lock are taken from the environment of the tests.
 """
@@ -56,7 +57,10 @@ def steps(path: Path = FOLDER / "Dockerfile") -> list[tuple[str, str]]:
 
 
 def recipe(found: list[tuple[str, str]] | None = None) -> Recipe:
-    """Return the final stage. Raises ``ValueError`` for an unknown instruction."""
+    """Return the final stage.
+
+    Raises ``ValueError`` for an unknown instruction.
+    """
     found = steps() if found is None else found
     last = max(n for n, (name, _) in enumerate(found) if name == "FROM")
     made = Recipe(base=found[last][1])

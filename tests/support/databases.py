@@ -33,8 +33,9 @@ KINDS = ("sqlite", "mariadb", "mysql")
 
 def wait_patiently(patch: pytest.MonkeyPatch) -> None:
     """Let databases that are opened from now on wait for locks, connections and responses as long
-    as a slow machine takes. This is for tests of several writers that do not test the timeouts of
-    production.
+    as a slow machine takes.
+
+    This is for tests of several writers that do not test the timeouts of production.
     """
     for limit in ("BUSY_TIMEOUT_S", "CONNECT_TIMEOUT_S", "LOCK_WAIT_S", "IDLE_WRITE_S"):
         patch.setattr(engine, limit, PATIENT_S)
@@ -55,8 +56,9 @@ def fresh_database(folder: Path, name: str = "testbed.db") -> Iterator[str]:
 
 def make_tables(url: str) -> str:
     """Give an empty database the schema of this build by a copy, which takes SQLite a hundredth and
-    a server a fifth of the time of an upgrade. Returns its URL. An existing file stays unchanged,
-    because other processes may have it open.
+    a server a fifth of the time of an upgrade.
+
+    Returns its URL. An existing file stays unchanged, because other processes may have it open.
     """
     kind, _, file = url.partition(":///")
     if kind == "sqlite":
@@ -111,8 +113,10 @@ SHARED = "shared"
 
 def without_rows(server: SqlServer) -> str:
     """Return the URL of one database for all tests of a server, with the schema of this build and
-    without rows of earlier tests. Creating its tables again takes longer than most tests: MySQL
-    needs two seconds of processor time.
+    without rows of earlier tests.
+
+    Creating its tables again takes longer than most tests: MySQL needs two seconds of processor
+    time.
     """
     url = server.url_of(SHARED)
     if not server.execute(f"SHOW DATABASES LIKE '{SHARED}'"):

@@ -1,6 +1,8 @@
 """The number of Hypothesis examples for a property: the same fixed ones every time, or many new
-ones in a search. ``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for all of them
-(``make test-all``), ``search`` for ``python3 -m tools fuzz``.
+ones in a search.
+
+``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for all of them (``make
+test-all``), ``search`` for ``python3 -m tools fuzz``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ class Answer:
 
 class FaultyServer:
     """Serves ``handle`` and, before it, the entries of ``faults``, in order, one for each request.
+
     ``"hang"``: no response until the end of the test. ``"trickle"``: a response whose head never
     ends. ``"drop"``: the request takes effect, but the connection is closed without a response. An
     ``Answer``: that one, without an effect.

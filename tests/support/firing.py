@@ -30,8 +30,9 @@ class Fired:
 
 
 class FiringTemporal:
-    """The part of Temporal that the keeper uses, in memory. It fires in UTC, by the calendars that
-    it was given.
+    """The part of Temporal that the keeper uses, in memory.
+
+    It fires in UTC, by the calendars that it was given.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:

@@ -1,7 +1,8 @@
 """A schema of the future: what a newer build's ``crawlctl db upgrade`` does to a database that this
-build uses. As a pytest plugin (``-p tests.support.future_schema``), every database of a test gets
-it, so that the suite of this build runs on the newer schema, as its workers would during a
-deployment.
+build uses.
+
+As a pytest plugin (``-p tests.support.future_schema``), every database of a test gets it, so that
+the suite of this build runs on the newer schema, as its workers would during a deployment.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ _NOTHING = """
 
 
 def upgrade_by_a_newer_build(url: str, works_from: str, before: str | None = None) -> None:
-    """Bring the database to schema 0999, which serves builds from ``works_from`` on. With
-    ``before``, schema 0998 comes first, which serves builds from that one on.
+    """Bring the database to schema 0999, which serves builds from ``works_from`` on.
+
+    With ``before``, schema 0998 comes first, which serves builds from that one on.
     """
     steps = (
         [(VERSION, works_from, _ADDS)]

@@ -169,8 +169,9 @@ LOOPS = {"/self": "/self?", "/one": "/two", "/two": "/one", "/into": "/one", "/f
 
 @functools.cache
 def _giant(name: str) -> bytes:
-    """Return a page of some MB that costs a parser far more. It is made on request, which takes a
-    second.
+    """Return a page of some MB that costs a parser far more.
+
+    It is made on request, which takes a second.
     """
     if name == "tags":
         return b"<a href=x>y</a>" * 700_000

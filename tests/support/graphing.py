@@ -1,4 +1,5 @@
 """A testbed for graphs: the real workflow, activities and store, with functions that a test writes.
+
 ``Scripted`` replaces ``run_graph_batch``: it begins and records steps through the same port.
 """
 

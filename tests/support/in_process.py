@@ -19,9 +19,10 @@ from crawler_lifecycle.cli import main
 
 
 def crawlctl(*words: str, env: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Call it with this environment in this folder. Returns its output and its exit code.
-    Environment, folder and output are the process's own, so a call from another thread gets a
-    process.
+    """Call it with this environment in this folder.
+
+    Returns its output and its exit code. Environment, folder and output are the process's own, so a
+    call from another thread gets a process.
     """
     if threading.current_thread() is not threading.main_thread():
         command = (sys.executable, "-m", "crawler_lifecycle.cli", *words)

@@ -1,6 +1,8 @@
 """A testbed for managers: the real workflow, activities and store, with a user's class that a test
-writes. ``Scripted`` replaces ``run_manager_cycle``: it reads the same rows and commits the same
-decisions as a real class.
+writes.
+
+``Scripted`` replaces ``run_manager_cycle``: it reads the same rows and commits the same decisions
+as a real class.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ def _program(name: str) -> str:
 
 @contextmanager
 def running_mariadb(*options: str) -> Iterator[MariaDb]:
-    """Start a server, with further options, and end it. Without MariaDB, the tests are skipped with
-    a message, and fail where ``CI`` is ``true``.
+    """Start a server, with further options, and end it.
+
+    Without MariaDB, the tests are skipped with a message, and fail where ``CI`` is ``true``.
     """
     server, maker = _program("mariadbd"), _program("mariadb-install-db")
     needs(bool(server and maker), MISSING)

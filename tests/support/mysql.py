@@ -50,8 +50,9 @@ def _initialised(base: str) -> Path:
 
 @contextmanager
 def running_mysql(*options: str) -> Iterator[MySql]:
-    """Start a server, with further options, and end it. Without MySQL, the tests are skipped with a
-    message, and fail where ``CI`` is ``true``.
+    """Start a server, with further options, and end it.
+
+    Without MySQL, the tests are skipped with a message, and fail where ``CI`` is ``true``.
     """
     needs(package.installed(), MISSING)
     base, server = f"--basedir={package.folder()}", str(package.folder() / "bin" / "mysqld")

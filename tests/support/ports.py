@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def deaf_port() -> Iterator[int]:
-    """A port that refuses connections. It is reserved meanwhile, because a released one may soon be
-    somebody else's.
+    """A port that refuses connections.
+
+    It is reserved meanwhile, because a released one may soon be somebody else's.
     """
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

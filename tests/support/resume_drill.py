@@ -34,8 +34,9 @@ NO_ROOM = Behaviour(deployed="deferred", deploy_reason="no room")
 
 
 class Forward:
-    """The clock of the store, the cluster and the activities. Each workflow has its own virtual
-    time; this clock never goes back when a later workflow begins.
+    """The clock of the store, the cluster and the activities.
+
+    Each workflow has its own virtual time; this clock never goes back when a later workflow begins.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,7 @@
 """The tables of ``resuming.md`` in this folder as cells, so that the tests cover what the table
-says. ``cells()`` is the whole cross product: each previous attempt, with everything that may happen
+says.
+
+``cells()`` is the whole cross product: each previous attempt, with everything that may happen
 meanwhile, in both shapes, resumed once and twice at once. It raises ``ValueError`` with line or
 cell if the page cannot be read like that.
 """
@@ -166,9 +168,10 @@ def few() -> frozenset[Cell]:
 
 
 def meets(cell: Cell) -> frozenset[Met]:
-    """Return what another cell may cover in its place. A resume reads what is left and not how it
-    arose, so previous attempts that leave the same share the events meanwhile. If nothing of them
-    is executing, only a wiped cluster differs from none.
+    """Return what another cell may cover in its place.
+
+    A resume reads what is left and not how it arose, so previous attempts that leave the same share
+    the events meanwhile. If nothing of them is executing, only a wiped cluster differs from none.
     """
     met: set[Met] = {
         ("former", cell.former),

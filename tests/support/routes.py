@@ -18,9 +18,11 @@ READ = fields(Dependant)
 
 def make_routes_cheap() -> None:
     """Let routes that are added from now on copy what was made of the same function before: models,
-    parameters, patterns. They make their handler at the first request, because a test calls few of
-    120. Each test has its own application, whose routes are closures over its own parts. What
-    FastAPI reads from them is always the same, and takes 30 ms of processor time.
+    parameters, patterns.
+
+    They make their handler at the first request, because a test calls few of 120. Each test has its
+    own application, whose routes are closures over its own parts. What FastAPI reads from them is
+    always the same, and takes 30 ms of processor time.
     """
     add = routing.APIRouter.add_api_route
     if hasattr(add, "__wrapped__"):

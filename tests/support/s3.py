@@ -46,7 +46,10 @@ _LOADER = botocore.loaders.create_loader()
 
 @dataclass
 class S3Server:
-    """A running server. Buckets are made through S3, because rclone caches what is in a folder."""
+    """A running server.
+
+    Buckets are made through S3, because rclone caches what is in a folder.
+    """
 
     kind: str
     url: str

@@ -8,8 +8,9 @@ from pathlib import Path
 
 
 def without_pydantic(folder: Path) -> str:
-    """Return a folder for ``PYTHONPATH`` that hides pydantic, as in the image. Otherwise Scrapy's
-    item adapter imports it twice, which takes a sixth of a crawl's imports.
+    """Return a folder for ``PYTHONPATH`` that hides pydantic, as in the image.
+
+    Otherwise Scrapy's item adapter imports it twice, which takes a sixth of a crawl's imports.
     """
     hidden = folder / "hidden"
     hidden.mkdir(exist_ok=True)

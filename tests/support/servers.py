@@ -1,4 +1,5 @@
 """The databases that a test runs on, and one server of each kind for all tests of a process.
+
 ``DATABASES`` and ``SERVERS`` are for ``params``; a test with such a value gets the marker
 ``servers`` automatically.
 """

@@ -1,7 +1,9 @@
 """One cell of the stop matrix in the testbed: bring a run to its phase, break something, stop it,
-poll. The run uses real time until its stop is sent, so that a phase lasts as long as needed; from
-then on, its time is skipped. A broken dependency works again a minute of the run's own time after
-the stop.
+poll.
+
+The run uses real time until its stop is sent, so that a phase lasts as long as needed; from then
+on, its time is skipped. A broken dependency works again a minute of the run's own time after the
+stop.
 """
 
 from __future__ import annotations

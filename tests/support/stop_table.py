@@ -1,8 +1,9 @@
 """The table of expected ends in ``stopping.md`` in this folder as cells, so that the tests cover
-what the table says. ``cells()`` is the whole cross product of phases, kinds and states;
-``covering()`` is the sample for the testbed, and ``pairwise(n)`` one with as many different pairs
-of values as ``n`` cells can have. They raise ``ValueError`` with line or cell if the page cannot be
-read like that.
+what the table says.
+
+``cells()`` is the whole cross product of phases, kinds and states; ``covering()`` is the sample for
+the testbed, and ``pairwise(n)`` one with as many different pairs of values as ``n`` cells can have.
+They raise ``ValueError`` with line or cell if the page cannot be read like that.
 """
 
 from __future__ import annotations
@@ -115,9 +116,10 @@ def covering() -> list[Cell]:
 
 def pairwise(n: int = 56, seed: int = 1) -> list[Cell]:
     """Return ``n`` cells with as many different pairs of (phase, kind), (phase, state) and (kind,
-    state) as possible. There are 96 pairs of phase and kind alone, so all pairs need ``n >= 96``;
-    ``n >= 56`` has every pair with a state. The same ``seed`` gives the same cells, in the order of
-    ``cells()``.
+    state) as possible.
+
+    There are 96 pairs of phase and kind alone, so all pairs need ``n >= 96``; ``n >= 56`` has every
+    pair with a state. The same ``seed`` gives the same cells, in the order of ``cells()``.
     """
     every = cells()
     random.Random(seed).shuffle(every)

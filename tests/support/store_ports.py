@@ -16,8 +16,9 @@ S = TypeVar("S", bound=Store)
 
 
 def methods() -> dict[str, Callable[..., Any]]:
-    """Return every method of every port, by its name. Two ports may both have a method of their
-    common base.
+    """Return every method of every port, by its name.
+
+    Two ports may both have a method of their common base.
     """
     found: dict[str, Callable[..., Any]] = {}
     for port in PORTS.values():

@@ -76,8 +76,9 @@ def longer_and_longer() -> Iterator[float]:
 
 
 async def each_at_once(play: Callable[[T], Awaitable[None]], cases: Iterable[T]) -> None:
-    """Play all cases at once, which takes a quarter less time than one by one. Reports each that
-    fails.
+    """Play all cases at once, which takes a quarter less time than one by one.
+
+    Reports each that fails.
     """
     chosen = list(cases)
     assert chosen, "nothing to play"
@@ -270,7 +271,10 @@ class WorkflowHarness:
         condition: Callable[[RunSnapshot], Any],
         seconds: float = PATIENCE_S,
     ) -> RunSnapshot:
-        """Query the workflow until its snapshot matches. A query without a response is repeated."""
+        """Query the workflow until its snapshot matches.
+
+        A query without a response is repeated.
+        """
         end, last, pauses = time.monotonic() + seconds, "no answer", longer_and_longer()
         while True:
             try:
@@ -351,8 +355,10 @@ async def open_testbed(
     retries: Retries = NO_RETRIES,
 ) -> AsyncIterator[WorkflowHarness]:
     """Open a testbed with running workers; at the end, every history is replayed, and open
-    workflows are terminated. ``database`` is the URL of an empty database; by default,
-    ``LIFECYCLE_TEST_DATABASE`` chooses one.
+    workflows are terminated.
+
+    ``database`` is the URL of an empty database; by default, ``LIFECYCLE_TEST_DATABASE`` chooses
+    one.
     """
     with ExitStack() as opened:
         url = database or opened.enter_context(fresh_database(folder))
@@ -392,7 +398,7 @@ async def _laboratory(
             try:
                 yield testbed
                 await testbed.replay_all()
-            finally:  # a failed test leaves nothing open that the workers of the next one would execute
+            finally:  # a failed test leaves nothing open for the workers of the next one
                 for handle in testbed.handles:
                     latest = client.get_workflow_handle(handle.id)
                     if (await latest.describe()).status is WorkflowExecutionStatus.RUNNING:

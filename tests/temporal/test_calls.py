@@ -23,9 +23,10 @@ def _is_direct(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def test_every_direct_call_is_retried() -> None:
-    """A server ends each connection every few minutes, and a call at that moment is CANCELLED. The
-    SDK repeats such calls only if it is told to: it does so for the methods of its client, but not
-    by default for these.
+    """A server ends each connection every few minutes, and a call at that moment is CANCELLED.
+
+    The SDK repeats such calls only if it is told to: it does so for the methods of its client, but
+    not by default for these.
     """
     calls = [
         (f"{path.relative_to(root.parent)}:{node.lineno}", node)

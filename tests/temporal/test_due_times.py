@@ -1,7 +1,9 @@
 """Every due time has one row and starts once, whatever was down, compared with an independent list
-of due times. Temporal is a small fake (``support/firing.py``): it fires at the minutes in its
-specs, catches up as Temporal does, and is sometimes down, like the workers. Store, activities and
-keeper are real; the clock is the test's.
+of due times.
+
+Temporal is a small fake (``support/firing.py``): it fires at the minutes in its specs, catches up
+as Temporal does, and is sometimes down, like the workers. Store, activities and keeper are real;
+the clock is the test's.
 """
 
 from __future__ import annotations

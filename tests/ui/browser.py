@@ -1,7 +1,8 @@
 """A real Chromium, which records everything that no page of ours may do: write to the console,
 break the content security policy, contact another host, hold two streams, or be inaccessible by the
-rules of axe-core. A ``Visitor`` is one browser profile; its verdict is checked at the end of a
-journey.
+rules of axe-core.
+
+A ``Visitor`` is one browser profile; its verdict is checked at the end of a journey.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ TOO_WIDE = """
 
 def executable() -> str:
     """Return Debian's Chromium without its windows, which load their own pages and take as long as
-    ours. Without it, the tests are skipped with a message, and fail where ``CI`` is ``true``.
+    ours.
+
+    Without it, the tests are skipped with a message, and fail where ``CI`` is ``true``.
     """
     found = shutil.which("chromium-headless-shell")
     if found is None:
@@ -144,8 +147,9 @@ class Visitor:
         raise AssertionError("the network of this machine does not come to rest")
 
     def show(self, page: Page) -> None:
-        """Bring a tab to the front. Without a display, Chromium considers each tab visible, so the
-        state is set here.
+        """Bring a tab to the front.
+
+        Without a display, Chromium considers each tab visible, so the state is set here.
         """
         for other in self.context.pages:
             other.evaluate(SET_HIDDEN, other is not page)
@@ -175,8 +179,9 @@ class Visitor:
         self.faults += [f"{where}: too wide: {found}" for found in page.evaluate(TOO_WIDE)]
 
     def leave(self) -> None:
-        """Let axe-core judge what is still open, each address once, and close it. Raises an error
-        with what was recorded.
+        """Let axe-core judge what is still open, each address once, and close it.
+
+        Raises an error with what was recorded.
         """
         if self.scripted:
             for page in {page.url: page for page in self.context.pages}.values():

@@ -44,8 +44,9 @@ def harness(stack: Harness) -> Harness:
 
 @pytest.fixture
 def visits(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]:
-    """Make visitors: ``visits(origin, **options of the profile)``. All are judged at the end of the
-    test.
+    """Make visitors: ``visits(origin, **options of the profile)``.
+
+    All are judged at the end of the test.
     """
     made: list[Visitor] = []
 

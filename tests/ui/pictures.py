@@ -1,7 +1,8 @@
 """``python -m tests.ui.pictures FOLDER``: pictures of the web UI for the documentation, taken from
-a real stack. It starts a stack and creates the scene of ``scene.py``. In addition, a crawler finds
-less than before, and a worker is down at a due time, so that a schedule misses it. This takes some
-minutes.
+a real stack.
+
+It starts a stack and creates the scene of ``scene.py``. In addition, a crawler finds less than
+before, and a worker is down at a due time, so that a schedule misses it. This takes some minutes.
 """
 
 from __future__ import annotations

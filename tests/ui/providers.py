@@ -1,4 +1,5 @@
 """The OpenID Connect providers for tests of the web UI: a small one of ours, and Dex, a real one.
+
 ``python -m tests.ui.providers`` builds Dex from pinned Go modules, into a cache folder next to the
 test cluster's.
 """

@@ -1,5 +1,6 @@
-"""What a crawl with a browser leaves behind. All tests that start a Chromium are in this folder:
-see ``.ci/run``.
+"""What a crawl with a browser leaves behind.
+
+All tests that start a Chromium are in this folder: see ``.ci/run``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What user code may do to its process, and what the worker then reports. Each process is a real
-one.
+"""What user code may do to its process, and what the worker then reports.
+
+Each process is a real one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The search for overdue polls: one run with a problem delays no other. ``workflows/audit`` tests
-it over Temporal.
+"""The search for overdue polls: one run with a problem delays no other.
+
+``workflows/audit`` tests it over Temporal.
 """
 
 from __future__ import annotations

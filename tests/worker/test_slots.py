@@ -156,8 +156,9 @@ async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> 
 
 
 async def test_slots_come_back_from_other_threads() -> None:
-    """As from the SDK's own threads. All are reused again and again, never more at once than exist,
-    and none is lost.
+    """As from the SDK's own threads.
+
+    All are reused again and again, never more at once than exist, and none is lost.
     """
     slots = WorkflowSlots(Lag(), remembered=3, taken_up=1)
     at_once, most, lock = 0, 0, threading.Lock()

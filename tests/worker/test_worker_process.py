@@ -357,8 +357,9 @@ async def test_a_process_that_only_observes_is_ready_while_it_sees(
 
 
 def _replaced(state: Path, away: Path) -> None:
-    """Replace the folder by a file. If the observer creates the folder again in between, that one
-    is removed, too.
+    """Replace the folder by a file.
+
+    If the observer creates the folder again in between, that one is removed, too.
     """
     state.rename(away)
     deadline = time.monotonic() + 150

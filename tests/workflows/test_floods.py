@@ -130,8 +130,9 @@ async def test_a_flooded_run_is_stopped_as_any_other(
 async def test_one_that_records_itself_is_left_and_begins_again(
     short: int, real_testbed: WorkflowHarness
 ) -> None:
-    """The database is down, so the run has no number yet. The stop that arrived is in its row once
-    it has one.
+    """The database is down, so the run has no number yet.
+
+    The stop that arrived is in its row once it has one.
     """
     testbed = real_testbed
     testbed.cluster.behaviour = Behaviour(executes=None)
@@ -284,8 +285,9 @@ async def test_workflows_without_signals_drop_them(
 async def test_a_flood_that_one_step_takes_in_costs_it_little(
     real_testbed_without_workers: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All signals arrived while no worker was running. The stop among them is carried out, and
-    their number is reported.
+    """All signals arrived while no worker was running.
+
+    The stop among them is carried out, and their number is reported.
     """
     testbed, handled = real_testbed_without_workers, list[str]()
     signal = Inbox.signal

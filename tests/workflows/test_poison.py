@@ -1,6 +1,7 @@
-"""Unreadable payloads, in every way in which a payload reaches a run. Only the call that sent one
-fails, with a reason; the run continues to its end, a stop still works, and every history replays
-(the testbed replays them all).
+"""Unreadable payloads, in every way in which a payload reaches a run.
+
+Only the call that sent one fails, with a reason; the run continues to its end, a stop still works,
+and every history replays (the testbed replays them all).
 """
 
 from __future__ import annotations
@@ -416,8 +417,10 @@ async def test_details_of_a_heartbeat_cost_nothing(
 
 class Strangers:
     """Workers of a foreign build: they answer these activities with unreadable results, and do
-    nothing. ``names`` are by workflow. ``times`` is how often each is answered like this; by
-    default, always.
+    nothing.
+
+    ``names`` are by workflow. ``times`` is how often each is answered like this; by default,
+    always.
     """
 
     def __init__(

@@ -27,7 +27,9 @@ LAG_S, POLL_S = 65.0, 905.0
 
 class Away:
     """The scheduler service is down from one time to another of the run's own time, in seconds from
-    its first call. With ``creates``, it still creates, and only its responses are lost.
+    its first call.
+
+    With ``creates``, it still creates, and only its responses are lost.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""The recorded histories replay with the present workflow, and the gate refuses when it should. A
-failure here means that runs which are open while a new version is deployed would stand still. The
+"""The recorded histories replay with the present workflow, and the gate refuses when it should.
+
+A failure here means that runs which are open while a new version is deployed would stand still. The
 fix is ``workflow.patched``, not a new recording (see ``tests/histories/record.py``).
 """
 

@@ -309,8 +309,9 @@ ALWAYS = {
 async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(
     testbed: WorkflowHarness, before: str, executes: int
 ) -> None:
-    """The cluster is already executing the next try. No other one begins next to it, and the run
-    ends after it.
+    """The cluster is already executing the next try.
+
+    No other one begins next to it, and the run ends after it.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=0, end=EVICTED) if attempt < executes else Behaviour(executes=None)

@@ -1,6 +1,8 @@
-"""Workflow code contains nothing that a replay cannot repeat. Workflows are executed without
-Temporal's sandbox (``crawler_lifecycle.temporal.plugin``), loaded once and shared by all workflows
-of a process. So these tests read the sources, and refuse whatever is not known to be harmless.
+"""Workflow code contains nothing that a replay cannot repeat.
+
+Workflows are executed without Temporal's sandbox (``crawler_lifecycle.temporal.plugin``), loaded
+once and shared by all workflows of a process. So these tests read the sources, and refuse whatever
+is not known to be harmless.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The stop matrix: every cell of the table in ``stopping.md``, played with the real activities and
-the real store. One test plays some cells at once, each with its own run; differences from the table
-are reported cell by cell.
+the real store.
+
+One test plays some cells at once, each with its own run; differences from the table are reported
+cell by cell.
 """
 
 from __future__ import annotations

@@ -186,7 +186,9 @@ async def test_with_wake_ups_nobody_waits_for_the_ladder(real_testbed: WorkflowH
 
 async def polled_at(testbed: WorkflowHarness, handle: Any) -> list[datetime]:
     """Return when this run ordered its polls, by its own clock: the time at which the server gave
-    it the workflow task. The order is recorded later, by the time that the worker took.
+    it the workflow task.
+
+    The order is recorded later, by the time that the worker took.
     """
     orders = []
     for history in await testbed.chain(handle):

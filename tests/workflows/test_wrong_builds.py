@@ -1,6 +1,8 @@
 """The replay gate with real other builds: wrong changes of the workflows are refused, right ones
-pass. Each case is a copy of the code with one edit, replayed in a separate process, as a deployment
-would execute it.
+pass.
+
+Each case is a copy of the code with one edit, replayed in a separate process, as a deployment would
+execute it.
 """
 
 from __future__ import annotations

@@ -635,8 +635,10 @@ def test_pollers_that_get_no_work_are_no_workers(
 
 
 class Listed:
-    """A Temporal server with one worker, whose clock is behind ours. The worker polled its queue
-    ``polled_s`` seconds ago; with ``behind_s=None``, the server has no heartbeat of it.
+    """A Temporal server with one worker, whose clock is behind ours.
+
+    The worker polled its queue ``polled_s`` seconds ago; with ``behind_s=None``, the server has no
+    heartbeat of it.
     """
 
     namespace = "default"

@@ -49,8 +49,9 @@ def readings(*pages: int | None) -> list[dict[str, Any]]:
 
 @dataclass
 class Shop:
-    """A gateway with one crawler. Each request for tasks gets the next reading; the last one
-    repeats.
+    """A gateway with one crawler.
+
+    Each request for tasks gets the next reading; the last one repeats.
     """
 
     entry: dict[str, Any] = field(default_factory=lambda: ENTRY)

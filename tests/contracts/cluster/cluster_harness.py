@@ -194,8 +194,10 @@ class Harness:
 
 
 class LocalHarness(Harness):
-    """Real processes. This crawler is a command that exits with 0, so its outcome is known only
-    where the runner reports it.
+    """Real processes.
+
+    This crawler is a command that exits with 0, so its outcome is known only where the runner
+    reports it.
     """
 
     stopped = 0

@@ -1,4 +1,7 @@
-"""Kubernetes for the harness. Subclasses decide where pods come from: kwok, or the fake server."""
+"""Kubernetes for the harness.
+
+Subclasses decide where pods come from: kwok, or the fake server.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ class SpoolHarness(LocalHarness):
 
 
 class PodHarness(Harness):
-    """A pod on the fake API server. Time passes between two prints, on the node's own clock."""
+    """A pod on the fake API server.
+
+    Time passes between two prints, on the node's own clock.
+    """
 
     NAME = "crawl-7-0-1"
 

@@ -30,8 +30,9 @@ PACE = Pace(first_s=0.2, most_s=1.0)
 
 
 def job_of(run_id: int, index: int, annotations: dict[str, str], **spec: Any) -> dict[str, Any]:
-    """Return a Job like ours, as far as an observer is concerned. ``pod`` in ``spec`` is merged
-    into the pod's spec.
+    """Return a Job like ours, as far as an observer is concerned.
+
+    ``pod`` in ``spec`` is merged into the pod's spec.
     """
     identity = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run_id), labels.TASK: str(index)}
     identity |= {

@@ -1,5 +1,6 @@
-"""What every observer reads from executing crawlers. Simulated nodes have no logs, so this test
-excludes them.
+"""What every observer reads from executing crawlers.
+
+Simulated nodes have no logs, so this test excludes them.
 """
 
 from __future__ import annotations

@@ -148,8 +148,9 @@ class Graphed:
     def execute(
         self, *released: int, state: StepState = DONE, result: bytes | None = b"{}"
     ) -> list[str]:
-        """Execute everything that waits to be called, one after the other. Return the paths in
-        order. ``released`` is the number of earlier calls.
+        """Execute everything that waits to be called, one after the other.
+
+        Return the paths in order. ``released`` is the number of earlier calls.
         """
         ran, picked = list[str](), self.advance(*released)
         while picked.batches:
@@ -166,7 +167,10 @@ class Graphed:
         return ran
 
     def begin_runs(self, told: bool = True) -> dict[str, Fence]:
-        """Start the run of every crawl that was picked. Without ``told``, no step learns about it."""
+        """Start the run of every crawl that was picked.
+
+        Without ``told``, no step learns about it.
+        """
         found = {}
         for one in self.harness.store.graphs.to_begin(self.fence):
             asked = request(crawler="services", parent=graph_workflow_id(self.row.key))

@@ -598,8 +598,9 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
 
 
 def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: Managed) -> None:
-    """The class has a limit of 3. Between its facts and its commit, runs are resumed and the limit
-    is set.
+    """The class has a limit of 3.
+
+    Between its facts and its commit, runs are resumed and the limit is set.
     """
     harness, managers, chosen = managed.harness, managed.harness.store.managers, random.Random(1)
     cap, live, over, number = 3, dict[int, Fence](), list[Fence](), count(1000)
@@ -1006,8 +1007,9 @@ def test_each_pool_has_modules_of_its_own(harness: Harness) -> None:
 def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(
     harness: Harness,
 ) -> None:
-    """Such as a module that cannot be used or is being loaded. Nobody cleans up after a worker that
-    died.
+    """Such as a module that cannot be used or is being loaded.
+
+    Nobody cleans up after a worker that died.
     """
     user_code = harness.store.user_code
     broken = UserCodeRow("shop.n", "module", None, "", "", error="ImportError: shop.n")

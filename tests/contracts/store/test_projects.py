@@ -1,5 +1,6 @@
-"""Projects: what the store lets a caller of one project read and write. The gateway's routes have
-their own tests.
+"""Projects: what the store lets a caller of one project read and write.
+
+The gateway's routes have their own tests.
 """
 
 from __future__ import annotations

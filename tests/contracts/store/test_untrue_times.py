@@ -126,8 +126,9 @@ def test_what_vanished_was_untrue_since_a_poll_last_saw_it(
 
 
 def test_a_poll_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(harness: Harness) -> None:
-    """Its own time is in the future. By that time, a task that vanished would have had an untrue
-    status for no time at all.
+    """Its own time is in the future.
+
+    By that time, a task that vanished would have had an untrue status for no time at all.
     """
     fence = harness.executing(tasks=1)
     ordered = harness.clock.forward(60)
@@ -151,8 +152,9 @@ def test_an_absence_by_a_clock_that_is_ahead_begins_anew(harness: Harness) -> No
 
 @pytest.fixture
 def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
-    """A harness whose store asks the database whether its own clock is ahead. At first, both clocks
-    agree.
+    """A harness whose store asks the database whether its own clock is ahead.
+
+    At first, both clocks agree.
     """
     clock.now = datetime.now(UTC)
     monkeypatch.setattr(unit, "utc_now", clock)

@@ -1,7 +1,9 @@
 """Workers, runs and people around an engine, driven by a tape of numbers, compared with a
-brute-force model. Rows are stored like in the database: each change builds the engine from them,
-and writes back what it reports as changed. Function calls write their rows without the engine, as
-``GraphStore.record`` does.
+brute-force model.
+
+Rows are stored like in the database: each change builds the engine from them, and writes back what
+it reports as changed. Function calls write their rows without the engine, as ``GraphStore.record``
+does.
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> 
 
 
 def test_no_more_calls_wait_than_workers_took() -> None:
-    """At most twice as many if none waits. A call gets twice as many steps as calls ended; the
-    first ones get few.
+    """At most twice as many if none waits.
+
+    A call gets twice as many steps as calls ended; the first ones get few.
     """
     one = graph(*(step(str(n)) for n in range(640)), step("big", queue="big"))
 

@@ -76,8 +76,9 @@ DIALECT = [
 
 
 def operations() -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
-    """The operations of the OpenAPI document. ``tests/gateway/api/test_openapi.py`` checks that it
-    is the one that is served.
+    """The operations of the OpenAPI document.
+
+    ``tests/gateway/api/test_openapi.py`` checks that it is the one that is served.
     """
     return DIALECT + [
         (

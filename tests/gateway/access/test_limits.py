@@ -275,8 +275,9 @@ def tight(harness: Harness, tmp_path: Path) -> Tight:
 def test_each_operation_without_a_role_has_a_rate(
     tight: Tight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counter applies to every new operation, by its own name. ``test_oidc.py`` tests the
-    issuer's routes.
+    """The counter applies to every new operation, by its own name.
+
+    ``test_oidc.py`` tests the issuer's routes.
     """
     counted: list[tuple[Any, ...]] = []
     monkeypatch.setattr(RateLimits, "spend_freely", lambda _, *asked: counted.append(asked))
@@ -341,8 +342,9 @@ async def _call(
     hold: asyncio.Event | None = None,
     begun: asyncio.Event | None = None,
 ) -> list[Any]:
-    """Send one GET whose client disconnects when ``hold`` is set. Return what it received.
-    ``begun`` is set by the first data.
+    """Send one GET whose client disconnects when ``hold`` is set.
+
+    Return what it received. ``begun`` is set by the first data.
     """
     sent: list[Any] = []
     asked = False

@@ -240,7 +240,10 @@ class Apis:
     def walk(
         self, who: str, *, only_get: bool = False, of: Mapping[str, object] = OF_A
     ) -> Iterator[tuple[str, str, Any]]:
-        """Ask every route for what project a has, or will have. A new gateway has nothing cached."""
+        """Ask every route for what project a has, or will have.
+
+        A new gateway has nothing cached.
+        """
         asks = json.dumps(QUERIES)
         queries = json.loads(
             asks if of is OF_A else asks.replace(NAME, "okapi").replace(str(RUN), "1")
@@ -505,8 +508,9 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(apis: Apis) -> No
 
 
 def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(apis: Apis) -> None:
-    """Names belong to the installation, because ids of workflows are made of them. A clash shows
-    this, and no more.
+    """Names belong to the installation, because ids of workflows are made of them.
+
+    A clash shows this, and no more.
     """
     apis.fill("a-admin")
     run = {"crawler": "plain", "request_id": "zebra-request"}

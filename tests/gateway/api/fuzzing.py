@@ -52,10 +52,11 @@ class Findings:
 def fuzz(
     app: Any, document: Any, token: str, *phases: str, max_examples: int | None = None
 ) -> Findings:
-    """Send requests of every kind to every operation. Return what was wrong with the responses. The
-    phases ``examples`` and ``coverage`` are finite; ``fuzzing`` and ``stateful`` send
-    ``max_examples`` to each operation. This is not limited by time, so that a fast machine sends
-    the same as a slow one.
+    """Send requests of every kind to every operation.
+
+    Return what was wrong with the responses. The phases ``examples`` and ``coverage`` are finite;
+    ``fuzzing`` and ``stateful`` send ``max_examples`` to each operation. This is not limited by
+    time, so that a fast machine sends the same as a slow one.
     """
     config = SchemathesisConfig.from_dict(
         {

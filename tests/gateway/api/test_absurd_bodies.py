@@ -1,4 +1,7 @@
-"""Valid but absurd bodies: counts, depths and sizes. Each costs little, whatever the response."""
+"""Valid but absurd bodies: counts, depths and sizes.
+
+Each costs little, whatever the response.
+"""
 
 from __future__ import annotations
 

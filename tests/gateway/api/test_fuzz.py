@@ -178,8 +178,9 @@ def many_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.troubles
 @pytest.mark.timeout(900)
 def test_the_api_does_what_its_document_says(harness: Harness, tmp_path: Path) -> None:
-    """Four thousand requests: every bound of every field, from both sides. Random requests follow
-    below.
+    """Four thousand requests: every bound of every field, from both sides.
+
+    Random requests follow below.
     """
     served = Served(harness, tmp_path)
     _check(

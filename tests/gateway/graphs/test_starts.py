@@ -37,8 +37,9 @@ def whole(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
 
 
 def paged(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
-    """Send what clients send, until a response is an error. A sender whose draft is gone begins
-    again.
+    """Send what clients send, until a response is an error.
+
+    A sender whose draft is gone begins again.
     """
     pages, whose = encode_pages(spec), fingerprint(spec)
     for _ in range(10):

@@ -181,8 +181,9 @@ class Crawl(FileQuestions):
     # --- what is said about it
 
     def ask_all(self, client: TestClient, readable: int | None = None) -> None:
-        """Ask each interface. ``readable`` is the number of items whose files remain; by default
-        all.
+        """Ask each interface.
+
+        ``readable`` is the number of items whose files remain; by default all.
         """
         run, wanted = self.fence.run_id, sorted(n for items in self.brought.values() for n in items)
         whole = readable is None

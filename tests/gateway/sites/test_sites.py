@@ -237,7 +237,9 @@ def test_hours_keep_a_site_closed(client: TestClient) -> None:
     assert found["state"] == "outside_hours"
     assert found["opens_at"] is not None
     ok(client.post(f"{SITE}/close", json={"for_s": 60}))
-    assert ok(client.post(f"{SITE}/open"))["note"].startswith("It is closed outside its hours until ")
+    assert ok(client.post(f"{SITE}/open"))["note"].startswith(
+        "It is closed outside its hours until "
+    )
 
 
 async def test_the_settings_are_applied_once(harness: Harness) -> None:

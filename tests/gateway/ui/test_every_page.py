@@ -547,8 +547,10 @@ GARBAGE = ("", "\u202e<b>'\"", "9" * 30, "-1", "2026-11-20T00:00:00Z")
 )
 def test_garbage_never_breaks_a_page(harness: Harness, keys: Keys, whole: bool) -> None:
     """Whatever an address or a form contains, the response is a page or a message with the fix, and
-    never a bug of ours. The effect of a text depends on how its field is read, so each page meets
-    each field and each text, and the texts take turns in the fields.
+    never a bug of ours.
+
+    The effect of a text depends on how its field is read, so each page meets each field and each
+    text, and the texts take turns in the fields.
     """
     with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:
         client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("admin"))

@@ -328,8 +328,9 @@ async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
 async def test_a_page_of_a_run_is_rendered_only_for_news(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Changes in its row have no event. Without changes, the page is as new as the query for the
-    row.
+    """Changes in its row have no event.
+
+    Without changes, the page is as new as the query for the row.
     """
     run_id = start(harness)
     shown: list[str] = []

@@ -120,8 +120,9 @@ def test_a_manager_and_a_graph_take_each_command_once(
 
 
 def test_a_login_is_known_to_both_and_ends_with_its_token(harness: Harness, keys: Keys) -> None:
-    """A logout removes the cookie from its browser. A copy of it stays valid at the other gateway
-    until the token is gone.
+    """A logout removes the cookie from its browser.
+
+    A copy of it stays valid at the other gateway until the token is gone.
     """
     with ExitStack() as stack:
         made = [harness.new_app(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(2)]

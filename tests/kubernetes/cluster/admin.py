@@ -33,8 +33,10 @@ class Admin:
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
-        """Return an opener without proxies. Otherwise each request would read the environment,
-        which pytest changes, and which a thread must not read meanwhile.
+        """Return an opener without proxies.
+
+        Otherwise each request would read the environment, which pytest changes, and which a thread
+        must not read meanwhile.
         """
         secured = urllib.request.HTTPSHandler(
             context=ssl.create_default_context(cafile=str(self._authority))
@@ -49,8 +51,9 @@ class Admin:
         content: str = "application/json",
         begun: Callable[[], None] | None = None,
     ) -> bytes:
-        """Return the body of the response; ``begun`` is called when it begins to arrive. Raises
-        AdminError for a refusal, OSError without a response.
+        """Return the body of the response; ``begun`` is called when it begins to arrive.
+
+        Raises AdminError for a refusal, OSError without a response.
         """
         data = (
             None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -111,8 +114,9 @@ class Admin:
         return bool(self.get(f"/api/v1/namespaces/{namespace}/events?{chosen}")["items"])
 
     def text(self, path: str, begun: Callable[[], None] | None = None) -> str:
-        """Return a response that is not JSON: a log, metrics. ``begun`` is called at the beginning
-        of a slow one.
+        """Return a response that is not JSON: a log, metrics.
+
+        ``begun`` is called at the beginning of a slow one.
         """
         return self.request("GET", path, begun=begun).decode(errors="replace")
 

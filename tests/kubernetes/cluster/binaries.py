@@ -136,8 +136,9 @@ def missing(where: Path | None = None) -> list[str]:
 
 
 def available() -> Path:
-    """Return the folder with all programs. Raises NoBinaries if one is missing: a build takes
-    minutes, and never starts unasked.
+    """Return the folder with all programs.
+
+    Raises NoBinaries if one is missing: a build takes minutes, and never starts unasked.
     """
     where = folder()
     if lacking := missing(where):
@@ -187,9 +188,11 @@ def _say(text: str) -> None:
 
 
 def build(say: Callable[[str], None] = _say) -> Path:
-    """Build what is missing. Returns the folder. An interrupted build continues where it was.
-    Raises NoBinaries if ``KUBE_BINARIES`` names an incomplete folder, if Go is missing, and with
-    the compiler's message if a build fails.
+    """Build what is missing.
+
+    Returns the folder. An interrupted build continues where it was. Raises NoBinaries if
+    ``KUBE_BINARIES`` names an incomplete folder, if Go is missing, and with the compiler's message
+    if a build fails.
     """
     where = folder()
     if not missing(where):

@@ -25,6 +25,7 @@ _numbers = itertools.count(1)
 
 class Cluster:
     """A control plane with ``kwok`` simulated nodes and ``nodes`` real ones; a context manager.
+
     ``extra`` adds flags to programs of the control plane by name. ``images`` are OCI archives for
     the real nodes, in addition to the test image of ``images.py``.
     """
@@ -85,7 +86,9 @@ class Cluster:
 
     def end(self) -> None:
         """End every process, then remove mounts, links, cgroups and the folder, unless the caller
-        named it. A second call does nothing.
+        named it.
+
+        A second call does nothing.
         """
         if not self.places.held:
             return
@@ -118,8 +121,9 @@ class Cluster:
         return found | {node.name: node.part for node in self.nodes}
 
     def kill(self, part: str) -> None:
-        """Kill a part with SIGKILL and leave it dead. Also ``kubelet`` and ``containerd`` of the
-        first real node.
+        """Kill a part with SIGKILL and leave it dead.
+
+        Also ``kubelet`` and ``containerd`` of the first real node.
         """
         if part in Node.INNER:
             self._node().signal(part, signal.SIGKILL)
@@ -161,8 +165,9 @@ class Cluster:
             self._part(part).signal(signal.SIGCONT)
 
     def snapshot(self, name: str = "snapshot") -> Path:
-        """Copy etcd's present data for ``restore``. Everything stays up; etcd stands still during
-        the copy.
+        """Copy etcd's present data for ``restore``.
+
+        Everything stays up; etcd stands still during the copy.
         """
         target = self.places.folder / name
         store = self.plane.parts["etcd"]
@@ -176,7 +181,9 @@ class Cluster:
 
     def restore(self, snapshot: Path) -> None:
         """Return the cluster to a snapshot, as administrators do: stop everything, restore the
-        copy, start. Resource versions go back, and are used again. Real nodes are left unchanged.
+        copy, start.
+
+        Resource versions go back, and are used again. Real nodes are left unchanged.
         """
         parts = [*self.plane.parts.values(), *([self.kwok.part] if self.kwok else [])]
         for part in reversed(parts):
@@ -202,9 +209,10 @@ class Cluster:
 
     def token(self, user: str = "admin") -> str:
         """Return a bearer token: of ``admin``, or a real one of
-        ``system:serviceaccount:NAMESPACE:NAME``. Missing service accounts and namespaces are
-        created. A real token expires after an hour, and becomes invalid when its account is
-        deleted. Raises ClusterFailed for any other user.
+        ``system:serviceaccount:NAMESPACE:NAME``.
+
+        Missing service accounts and namespaces are created. A real token expires after an hour, and
+        becomes invalid when its account is deleted. Raises ClusterFailed for any other user.
         """
         if user in self.plane.tokens:
             return self.plane.tokens[user]
@@ -243,8 +251,9 @@ class Cluster:
 
     def quota(self, namespace: str, name: str, hard: Mapping[str, str]) -> None:
         """Create a quota and wait until it is in force: stored, counted, and known to the admission
-        controller, which uses its own copy. A Secret, of which the quota allows none, shows whether
-        this is the case.
+        controller, which uses its own copy.
+
+        A Secret, of which the quota allows none, shows whether this is the case.
         """
         path = f"/api/v1/namespaces/{namespace}"
         self.admin.post(

@@ -75,7 +75,10 @@ class ControlPlane:
         }
 
     def start(self) -> None:
-        """Start everything without waiting. Controllers wait for the API server themselves."""
+        """Start everything without waiting.
+
+        Controllers wait for the API server themselves.
+        """
         self.parts["etcd"].start()
         self.parts["kube-apiserver"].start()
         self.wait_api()

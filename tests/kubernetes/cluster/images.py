@@ -1,7 +1,8 @@
-"""Container images without a registry or an engine: OCI archives, written as plain tar files. Two
-are made from this machine: ``pause`` (the sandbox of every pod) and a Python root (the interpreter
-that runs the tests, its standard library, and the shared libraries that both need). Other images
-add layers to the latter.
+"""Container images without a registry or an engine: OCI archives, written as plain tar files.
+
+Two are made from this machine: ``pause`` (the sandbox of every pod) and a Python root (the
+interpreter that runs the tests, its standard library, and the shared libraries that both need).
+Other images add layers to the latter.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ def write_archive(
     user: str = "",
     workdir: str = "/",
 ) -> str:
-    """Write an OCI archive that ``ctr images import`` accepts. Returns the manifest's digest. The
-    same input gives the same bytes. ``reference`` is the name that a pod requests.
+    """Write an OCI archive that ``ctr images import`` accepts.
+
+    Returns the manifest's digest. The same input gives the same bytes. ``reference`` is the name
+    that a pod requests.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -182,8 +185,9 @@ def pause(bin_: Path) -> Path:
 
 
 def python() -> Path:
-    """Return the archive of the Python image, made once for each interpreter. Its entry point is
-    ``python3``.
+    """Return the archive of the Python image, made once for each interpreter.
+
+    Its entry point is ``python3``.
     """
     path = binaries.cache_root() / "images" / f"python-{python_key()}.tar"
     return path if path.exists() else with_python(path, PYTHON, [], workdir="/")

@@ -1,7 +1,9 @@
 """Kueue next to the cluster: its own program, installed with the manifests of its module, on
-loopback. Its services are names for this machine (``ExternalName: localhost``), so that the API
-server finds its webhooks and its visibility server as on any cluster. Its certificates are mounted
-here, as the kubelet would do.
+loopback.
+
+Its services are names for this machine (``ExternalName: localhost``), so that the API server finds
+its webhooks and its visibility server as on any cluster. Its certificates are mounted here, as the
+kubelet would do.
 """
 
 from __future__ import annotations

@@ -227,8 +227,9 @@ class Kwok:
         self.part = Part("kwok", command, places.folder / "kwok.log")
 
     def start(self, admin: Admin, *, tainted: bool = False) -> None:
-        """Create the nodes and wait until each is ready. With ``tainted``, only pods that tolerate
-        kwok's taint can use them.
+        """Create the nodes and wait until each is ready.
+
+        With ``tainted``, only pods that tolerate kwok's taint can use them.
         """
         self.part.start()
         for name in self.nodes:
@@ -236,8 +237,9 @@ class Kwok:
         until(lambda: self._ready(admin), f"{len(self.nodes)} ready kwok nodes", 150, [self.part])
 
     def start_again(self, admin: Admin) -> None:
-        """Start it again. The leases of its predecessor, which had another identity, would delay it
-        for 40 s.
+        """Start it again.
+
+        The leases of its predecessor, which had another identity, would delay it for 40 s.
         """
         for name in self.nodes:
             lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}"

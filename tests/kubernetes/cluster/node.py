@@ -1,4 +1,5 @@
 """A real node: containerd and kubelet in private mount and pid namespaces, with real containers.
+
 Needs root.
 """
 
@@ -68,8 +69,9 @@ class Node:
         )
 
     def start(self, archives: Sequence[Path] = ()) -> None:
-        """Start it; it is ready when the API server reports so. Data of an earlier start are used,
-        as after a reboot.
+        """Start it; it is ready when the API server reports so.
+
+        Data of an earlier start are used, as after a reboot.
         """
         loaded = [images.pause(self._bin), images.python(), *archives]
         self._write_files()
@@ -142,9 +144,10 @@ class Node:
 
     def _make_cgroups(self) -> None:
         """Create the root that the kubelet expects: in every hierarchy of version 1, or in the only
-        tree of version 2. It has the maximum weight: by default, all pods together weigh as much as
-        one process of the machine, and get a twentieth of a processor next to twenty. Their limits
-        bound them.
+        tree of version 2.
+
+        It has the maximum weight: by default, all pods together weigh as much as one process of the
+        machine, and get a twentieth of a processor next to twenty. Their limits bound them.
         """
         if (CGROUPS / "cgroup.controllers").exists():
             self._delegate(CGROUPS)

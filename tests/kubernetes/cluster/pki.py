@@ -17,8 +17,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 class Authority:
-    """Signs the certificates of the parts. Everything is written below ``folder`` and valid for 30
-    days.
+    """Signs the certificates of the parts.
+
+    Everything is written below ``folder`` and valid for 30 days.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,7 +1,9 @@
 """The names that one cluster owns on this machine (ports, bridge, subnet, cgroups, folder), and how
-they are cleared. A machine has twenty *slots*. Whoever holds the lock of a slot owns its names; the
-kernel releases the lock with its holder, so anything under the names of a newly taken slot was left
-by a killed process, and is removed.
+they are cleared.
+
+A machine has twenty *slots*. Whoever holds the lock of a slot owns its names; the kernel releases
+the lock with its holder, so anything under the names of a newly taken slot was left by a killed
+process, and is removed.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ def base() -> Path:
 
 @dataclass
 class Slots:
-    """A slot that is held until ``release``. ``prefix`` and ``network`` are used for links, cgroups
-    and addresses.
+    """A slot that is held until ``release``.
+
+    ``prefix`` and ``network`` are used for links, cgroups and addresses.
     """
 
     slot: int
@@ -51,8 +54,9 @@ class Slots:
     def take(
         cls, folder: Path | None = None, prefix: str = "clk", network: str = "10.123"
     ) -> Slots:
-        """Take the first free slot, cleared of what an earlier holder left. Raises ClusterFailed if
-        all are taken.
+        """Take the first free slot, cleared of what an earlier holder left.
+
+        Raises ClusterFailed if all are taken.
         """
         root = base()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +137,10 @@ class Slots:
     # --- clearing ---------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove link and cgroups of this slot. Raises ClusterFailed if something still holds them."""
+        """Remove link and cgroups of this slot.
+
+        Raises ClusterFailed if something still holds them.
+        """
         if Path(f"/sys/class/net/{self.name}").exists():
             subprocess.run(["ip", "link", "delete", self.name], check=True, capture_output=True)
         end = time.monotonic() + 150

@@ -24,8 +24,9 @@ class ClusterFailed(Exception):
 
 
 class Part:
-    """One program of the cluster with its log file. It can be killed, frozen and started again
-    unchanged.
+    """One program of the cluster with its log file.
+
+    It can be killed, frozen and started again unchanged.
     """
 
     def __init__(
@@ -103,8 +104,9 @@ def until(
     parts: Sequence[Part] = (),
     pause_s: float = 0.1,
 ) -> None:
-    """Wait until ``condition`` is true. Raises ClusterFailed after ``seconds``, or if one of
-    ``parts`` has ended.
+    """Wait until ``condition`` is true.
+
+    Raises ClusterFailed after ``seconds``, or if one of ``parts`` has ended.
     """
     end = time.monotonic() + seconds
     while not condition():

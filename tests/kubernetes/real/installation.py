@@ -298,9 +298,11 @@ class Installation:
         return done.stdout
 
     def execute(self, component: str, *words: str) -> str:
-        """Return what a command prints in a container of ``component``. It is repeated while the
-        container runtime cannot start it: containerd has two seconds to load a container's task,
-        which a busy machine exceeds. A command that has started is never repeated.
+        """Return what a command prints in a container of ``component``.
+
+        It is repeated while the container runtime cannot start it: containerd has two seconds to
+        load a container's task, which a busy machine exceeds. A command that has started is never
+        repeated.
         """
         command = ("exec", "-n", SERVICES, f"deploy/{component}", "--", *words)
         until = time.monotonic() + PATIENCE_S

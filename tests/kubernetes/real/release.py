@@ -253,8 +253,9 @@ class Release(Installation):
         self._apply(page, values, self._login)
 
     def upgrade(self, page: Page, values: Path) -> None:
-        """Follow "A new version": the last line again. The changelog asks for grants if a table is
-        new.
+        """Follow "A new version": the last line again.
+
+        The changelog asks for grants if a table is new.
         """
         self._apply(page, values)
 

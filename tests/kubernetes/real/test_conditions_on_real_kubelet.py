@@ -1,7 +1,8 @@
 """Recorded conditions are the same when they are provoked again: neither the cluster nor the
-reading has changed. This is a sample; `python -m tests.kubernetes.record_conditions` plays all of
-them. Conditions that another test of this folder produces and reads to the end are for `make
-test-all`.
+reading has changed.
+
+This is a sample; `python -m tests.kubernetes.record_conditions` plays all of them. Conditions that
+another test of this folder produces and reads to the end are for `make test-all`.
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ BARE = pytest.param("bare", marks=pytest.mark.slow)
 
 def proved(harness: RealHarness, run_id: int) -> tuple[Row, Row, Row]:
     """Return run and task as the database has them after the end, and the kubelet's report of the
-    container. Whatever the end was, it is recorded once, belongs to that container, and the
-    cluster's objects were released.
+    container.
+
+    Whatever the end was, it is recorded once, belongs to that container, and the cluster's objects
+    were released.
     """
     run = harness.until_ended(run_id)
     task = harness.task(run_id)
@@ -117,8 +119,10 @@ def obeyed(harness: RealHarness) -> int:
 
 def test_sigterm_handled(harness: RealHarness) -> None:
     """Its log is saved before the Job is deleted: output after the signal disappears with its
-    container. A node does not wait for readers, and a stop waits for a node for only two seconds. A
-    busy node may miss them, and is asked again.
+    container.
+
+    A node does not wait for readers, and a stop waits for a node for only two seconds. A busy node
+    may miss them, and is asked again.
     """
     run_id = obeyed(harness)
     run, task = harness.run_row(run_id), harness.task(run_id)
@@ -165,9 +169,10 @@ def test_a_forced_stop(harness: RealHarness) -> None:
 def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(
     harness: RealHarness, crawler: str
 ) -> None:
-    """A kubelet keeps the grace period with which it began. The run says so instead of calling the
-    node silent. Pods can reach no gateway here; test_service_pods covers how our runner learns of
-    the force from one.
+    """A kubelet keeps the grace period with which it began.
+
+    The run says so instead of calling the node silent. Pods can reach no gateway here;
+    test_service_pods covers how our runner learns of the force from one.
     """
     run_id = harness.begin(crawler, do="ignore", limits={"stop_grace_s": 20})
     harness.until_running(run_id)
@@ -292,8 +297,9 @@ def test_the_restricted_security_context_is_in_force(harness: RealHarness) -> No
 
 
 def test_the_kubelet_is_away_when_a_container_ends(harness: RealHarness) -> None:
-    """It is killed from outside. The end is found late, but with the right code and without another
-    verdict in between.
+    """It is killed from outside.
+
+    The end is found late, but with the right code and without another verdict in between.
     """
     run_id = harness.begin("bare", do="wait")
     harness.until_running(run_id)

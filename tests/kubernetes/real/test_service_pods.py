@@ -149,8 +149,9 @@ EXAMINED = ("worker-cluster", "worker-export", "worker-webhooks", "gateway", "sc
 def test_the_doctor_finds_nothing_wrong_in_any_pod(
     installed: Installation, components: tuple[str, ...]
 ) -> None:
-    """Called as the page says. It uses settings, Secrets, mounts, accounts and network paths
-    exactly as the process does.
+    """Called as the page says.
+
+    It uses settings, Secrets, mounts, accounts and network paths exactly as the process does.
     """
 
     def examined(component: str) -> dict[str, Any]:
@@ -327,8 +328,9 @@ def test_a_stop_reaches_the_crawl(installed: Installation, gateway: Gateway) -> 
 def test_a_forced_stop_reaches_a_crawl_that_is_being_stopped(
     installed: Installation, gateway: Gateway
 ) -> None:
-    """The node cannot pass it on: a kubelet keeps the grace period with which it began. The runner
-    asks the gateway.
+    """The node cannot pass it on: a kubelet keeps the grace period with which it began.
+
+    The runner asks the gateway.
     """
     run_id = begin(gateway, "deaf", stop_grace_s=3600)
     gateway.stop(run_id, reason="enough", requested_by="a person")

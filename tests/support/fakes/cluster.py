@@ -118,6 +118,7 @@ class _Task:
 @dataclass
 class FakeCluster:
     """Implements ``Cluster``, ``TaskFiles``, ``KnowsRuns`` and ``Deployer``; thread-safe.
+
     ``behaviour`` is one for all tasks, or a function of (run_id, index, attempt). ``calls`` counts
     the calls by method name, failed ones too. ``fail_with`` makes methods raise errors; ``vanish``
     and ``end_now`` act from outside. ``files`` returns ``folders`` for existing tasks.
@@ -396,8 +397,9 @@ class FakeCluster:
             raise ClusterUnavailable(f"a task was put into {other}, and we look into {self.here}")
 
     def _ours(self, run: RunRef, ref: TaskRef) -> _Task | None:
-        """Return the task, unless another object has its name. Raises ``ClusterUnavailable`` for
-        one elsewhere.
+        """Return the task, unless another object has its name.
+
+        Raises ``ClusterUnavailable`` for one elsewhere.
         """
         found = self._find(run, ref)
         if found is None:

@@ -10,7 +10,10 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 
 class FakeLogs:
-    """Implements ``TaskLogs``. A task has a log from the first ``write``, and ends with ``end``."""
+    """Implements ``TaskLogs``.
+
+    A task has a log from the first ``write``, and ends with ``end``.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -16,8 +16,9 @@ from .cluster import FakeCluster
 
 @dataclass
 class FakeObserver:
-    """Implements ``Observer`` over a ``FakeCluster`` in real time. ``problem`` stops it until it is
-    ``None`` again. ``place`` is what its health reports.
+    """Implements ``Observer`` over a ``FakeCluster`` in real time.
+
+    ``problem`` stops it until it is ``None`` again. ``place`` is what its health reports.
     """
 
     cluster: FakeCluster

@@ -1,6 +1,8 @@
 """Outside services in memory: scheduler service, workflow directory, notifier, sink, archive,
-catalogue. Each behaves like its adapter (``tests/contracts/services`` runs the same tests over
-both), and tests can make it fail.
+catalogue.
+
+Each behaves like its adapter (``tests/contracts/services`` runs the same tests over both), and
+tests can make it fail.
 """
 
 from __future__ import annotations
@@ -132,8 +134,10 @@ class FakeDeployer:
 
 
 class FakeScheduler:
-    """The port ``SchedulerClient``: the scheduler service without HTTP. ``faults`` strike before
-    anything happens; ``lost_answers`` calls take effect and then appear to have failed.
+    """The port ``SchedulerClient``: the scheduler service without HTTP.
+
+    ``faults`` strike before anything happens; ``lost_answers`` calls take effect and then appear to
+    have failed.
     """
 
     problem: str | None = None

@@ -29,8 +29,9 @@ def patient(server: FakeApiServer, **more: Any) -> Api:
 
 @contextmanager
 def impatient(api: Api, silence_s: float = 0.3) -> Iterator[None]:
-    """Give calls that begin meanwhile this short timeout for silence. It applies to all of them, so
-    only the faulty one may be made.
+    """Give calls that begin meanwhile this short timeout for silence.
+
+    It applies to all of them, so only the faulty one may be made.
     """
     with _limits(api, silence_s, 1e6):
         yield

@@ -13,8 +13,9 @@ DELETE = "$deleteFromPrimitiveList/"
 
 
 def apply(content_type: str, target: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """Return the patched object; the target is unchanged. For objects without keyed lists, this is
-    a plain merge.
+    """Return the patched object; the target is unchanged.
+
+    For objects without keyed lists, this is a plain merge.
     """
     if content_type != STRATEGIC:
         raise Problem(

@@ -92,8 +92,9 @@ class Place:
 
 
 class Routes:
-    """The server's operations. ``denied`` contains (verb, resource) pairs to which nobody has the
-    right.
+    """The server's operations.
+
+    ``denied`` contains (verb, resource) pairs to which nobody has the right.
     """
 
     def __init__(self, store: Store, controllers: Controllers, driver: Driver) -> None:

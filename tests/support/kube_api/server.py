@@ -40,9 +40,10 @@ class Seen:
 
 
 class FakeApiServer(Driver):
-    """An API server on loopback; a context manager. The methods of ``Driver`` change the cluster.
-    ``faults.add("GET", r"/pods\?", throttled("2"))`` makes requests fail; ``requests`` are those
-    that arrived.
+    """An API server on loopback; a context manager.
+
+    The methods of ``Driver`` change the cluster. ``faults.add("GET", r"/pods\?", throttled("2"))``
+    makes requests fail; ``requests`` are those that arrived.
     """
 
     def __init__(self, folder: Path, namespace: str = "crawls", *, tls: Any = None) -> None:
@@ -98,8 +99,9 @@ class FakeApiServer(Driver):
     def kubeconfig(
         self, *, token: str | None = "test", name: str = "kubeconfig", **cluster: Any
     ) -> Path:
-        """Write a kubeconfig of this server into the test's folder. ``cluster`` has further keys of
-        its cluster entry.
+        """Write a kubeconfig of this server into the test's folder.
+
+        ``cluster`` has further keys of its cluster entry.
         """
         config = {
             **{"apiVersion": "v1", "kind": "Config", "current-context": "fake", "preferences": {}},
@@ -124,6 +126,7 @@ class FakeApiServer(Driver):
 
     def deny(self, verb: str, resource: str, name: str | None = None) -> None:
         """Revoke a right from everybody: ``deny("list", "pods")``, ``deny("get", "pods/log")``.
+
         ``name`` restricts it to one object.
         """
         self.routes.denied.add((verb, resource if name is None else f"{resource} {name}"))

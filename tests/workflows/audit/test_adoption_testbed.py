@@ -178,7 +178,9 @@ async def test_tasks_of_which_nothing_is_left_are_lost_and_said_to_be(
     testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, counted: int
 ) -> None:
     """Two are executing, one has ended meanwhile, two were queued: their arguments were only in the
-    database. If the workflow counted its tasks between the loss and the audit, it found none.
+    database.
+
+    If the workflow counted its tasks between the loss and the audit, it found none.
     """
     real = TemporalDirectory.record
     monkeypatch.setattr(

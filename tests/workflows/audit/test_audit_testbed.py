@@ -94,8 +94,9 @@ async def test_nothing_is_found_where_all_agree(testbed: WorkflowHarness) -> Non
 async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would_have_had(
     testbed: WorkflowHarness,
 ) -> None:
-    """One succeeded, one failed, one is executing, one ended unseen, one is queued. The failed one
-    stays failed.
+    """One succeeded, one failed, one is executing, one ended unseen, one is queued.
+
+    The failed one stays failed.
     """
     testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=0) if index == 0 or attempt > 1 else FAILS if index == 1 else ENDLESS

@@ -472,8 +472,9 @@ def test_a_kubeconfig_that_is_gone_when_it_is_needed_again_is_told(
 def test_a_call_that_is_cut_at_its_end_takes_nobody_else_with_it(
     api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The connection is free again after the last byte. The call becomes overdue at that moment,
-    when another call uses the connection.
+    """The connection is free again after the last byte.
+
+    The call becomes overdue at that moment, when another call uses the connection.
     """
     first: list[Call] = []
     end, uses = Calls.end, Call.uses

@@ -590,7 +590,9 @@ def test_what_is_too_much_is_refused_with_its_size() -> None:
 
 def test_a_page_of_the_largest_jobs_fits_into_an_answer() -> None:
     """``test_manifests_dry_run`` shows that the server adds less than 8 KiB (defaults, managed
-    fields, a status). Whatever fits into a request fits into a Job.
+    fields, a status).
+
+    Whatever fits into a request fits into a Job.
     """
     assert 500 * (MANIFEST_MAX + 16 * 1024) <= ANSWER_MAX
     largest = crawler(args={"x": Argument()}, settings={"s": "1"})

@@ -117,9 +117,11 @@ class Polls:
         return found
 
     def unseen(self) -> list[tuple[int, dict[str, ObjectState], dict[str, ObjectState]]]:
-        """Return runs whose last poll saw something untrue. An end needs to be seen only once. A
-        poll may see a pod that appears and disappears between two lists while the observer cannot
-        watch. Nobody can report its end: the next planned poll finds it.
+        """Return runs whose last poll saw something untrue.
+
+        An end needs to be seen only once. A poll may see a pod that appears and disappears between
+        two lists while the observer cannot watch. Nobody can report its end: the next planned poll
+        finds it.
         """
         true, wrong = self.true(), []
         for run_id in {*true, *self.seen}:

@@ -31,7 +31,10 @@ CRAWLER = CrawlerDefinition(
 
 
 class Harness:
-    """A namespace, its server, and a clock that can be advanced. Only a fault takes too long."""
+    """A namespace, its server, and a clock that can be advanced.
+
+    Only a fault takes too long.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._patch = pytest.MonkeyPatch()

@@ -1,4 +1,7 @@
-"""A list decodes less than a read of the single object. Observations must not show the difference."""
+"""A list decodes less than a read of the single object.
+
+Observations must not show the difference.
+"""
 
 from __future__ import annotations
 

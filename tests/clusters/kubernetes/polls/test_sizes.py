@@ -119,8 +119,9 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: Harness) -> None:
 def test_many_missing_names_are_asked_for_at_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other, 10,000 of them would take longer than a poll. Each still needs its own
-    404.
+    """One after the other, 10,000 of them would take longer than a poll.
+
+    Each still needs its own 404.
     """
     harness.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
     together, get = threading.Barrier(cluster.THREADS, timeout=150), harness.api.get
