@@ -1045,9 +1045,7 @@ WEBHOOK = Subject(
         Action("test", "Test"),
         Action("pause", "Pause", "It is paused.", _is("state", "active", "failing"), _REASON),
         Action("skip", _SKIP, _GOES_ON, _is("state", "paused"), body={"skip": True}, via="resume"),
-        Action(
-            "skip_one", "Leave it out", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"
-        ),
+        Action("skip_one", "Skip it", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"),
         Action("delete", "Delete", "It is deleted. The records of its deliveries are kept."),
     ),
     empty="There are no webhooks yet.",

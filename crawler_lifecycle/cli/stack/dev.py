@@ -111,7 +111,7 @@ def dev(
     demo
         run an example crawler, and show its result
     recreate
-        begin anew; the files in the state directory are moved to a subfolder
+        start from scratch; the files in the state directory are moved to a subfolder
     cluster
         execute crawls as processes on this machine, or as pods
     kubeconfig

@@ -126,7 +126,7 @@ class Layout:
     only_free_ports: bool = False
     """If true, the default ports are avoided, even if they are free."""
     recreate: bool = False
-    """If true, the stack begins anew, and the files that another build left in the state directory
+    """If true, the stack starts from scratch, and the files that another build left in the state directory
     are moved aside.
     """
     demanded: Collection[str] = ()

@@ -280,7 +280,8 @@ class LocalCluster:
             if task.uid is None:
                 raise
             logger.warning(
-                "the task's folder cannot be used, so its processes are searched by name: %s", error
+                "the task's folder cannot be used, so its processes are searched for by name: %s",
+                error,
             )
             return False
 

@@ -273,7 +273,7 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
     """Return whether an object with the task's name belongs to the task.
 
     This is decided by the uid of the Job if that uid is recorded, else by the uid of the run and
-    the id of the task's row. A name and numbers alone are no proof: another database, or this
+    the id of the task's row. A name and numbers alone prove nothing: another database, or this
     database before a restore, may have used the same name and numbers.
     """
     if task.uid is not None:

@@ -82,7 +82,7 @@ class SiteDemand(StrictBody):
         description="the lanes that the task keeps; it returns all others",
     )
     block: RefusedRequest | None = Field(
-        default=None, description="the site refused a request, so that it closes for all tasks"
+        default=None, description="the site refused a request, so it closes for all tasks"
     )
     passed: bool = Field(default=False, description="true if the site answered a request")
     statuses: dict[_Status, _Count] = Field(

@@ -213,7 +213,7 @@
   const count = ({steps, failed, running, groups, took: loaded}) => {
     took = loaded;
     find("words").hidden = true;
-    pane.setAttribute("aria-label", `Drawing of ${steps} steps; the tab Steps lists the same steps`);
+    pane.setAttribute("aria-label", `Drawing of ${steps} steps; the Steps tab lists the same steps`);
     for (const [name, many] of [["to-failed", failed], ["to-running", running]]) {
       write(find(`${name} b`), String(many));
       find(name).disabled = !many;

@@ -22,8 +22,8 @@
     return made;
   };
 
-  const KEYS = [["/", "search for everything"], ["f", "search in this list"], ["j", "next row"], ["k", "row before"], ["Enter", "open the row"], ["x", "choose the row, or leave it out"],
-    ["v", "views that you have kept"], ["Esc", "leave the search, or close this"], ["?", "this help"]];
+  const KEYS = [["/", "search for everything"], ["f", "search in this list"], ["j", "next row"], ["k", "previous row"], ["Enter", "open the row"], ["x", "select or deselect the row"],
+    ["v", "saved views"], ["Esc", "leave the search, or close this help"], ["?", "this help"]];
   const keys = document.createElement("dl");
   keys.className = "facts";
   for (const [key, does] of KEYS) {
@@ -67,7 +67,7 @@
   const label = document.createElement("label"), save = document.createElement("button");
   name.maxLength = 60;
   name.required = true;
-  save.textContent = "Keep this list";
+  save.textContent = "Save this view";
   label.append("Name ", name);
   form.append(label, " ", save);
   form.addEventListener("submit", (event) => {

@@ -91,7 +91,7 @@ requestAnimationFrame(() => setTimeout(() => {
       : outdated || gone ? "This page is out of date: reload it."
       : `No news${since ? ` since ${when(since)}` : ""}${away && `: ${away}`}. What you see may be old.`;
     if (text === said) return;
-    if (said && !stale) write(told, "There is news again.");
+    if (said && !stale) write(told, "This page is up to date again.");
     bar.textContent = said = text;
     if (!text || !ended) return;
     const link = document.createElement("a");
