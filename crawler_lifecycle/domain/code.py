@@ -124,8 +124,9 @@ def check_names(version: object, commit: object) -> None:
 
 
 def is_left_out(name: str, *, top: bool) -> bool:
-    """Return whether a file or folder with this name is not part of the code of a project. ``top`` is true if
-    the project's folder contains it directly.
+    """Return whether a file or folder with this name is not part of a project's code.
+
+    ``top`` is true if the project's folder contains it directly.
     """
     if top and (name in _DATA or name.endswith(_DATA_ENDINGS)):
         return True

@@ -126,8 +126,8 @@ class Layout:
     only_free_ports: bool = False
     """If true, the default ports are avoided, even if they are free."""
     recreate: bool = False
-    """If true, the stack starts from scratch, and the files that another build left in the state directory
-    are moved aside.
+    """If true, the stack starts from scratch, and the files that another build left in the state
+    directory are moved aside.
     """
     demanded: Collection[str] = ()
     """The names of those ports in ``ON_DEMAND`` that are opened."""
