@@ -25,8 +25,8 @@ from tools.soak.strikes import Strike
 #: The seconds after a strike within which it can still cause the loss of calls: until a heartbeat
 #: is missed, and the next worker begins.
 AFTERMATH_S = 15.0
-#: Faults that end calls whose processes are still alive. A database that is away for a moment ends
-#: no call.
+#: Faults that end calls whose processes are still alive. A database that is away for a moment does
+#: not end a call.
 _UNSEEN = ("plans frozen", "temporal killed")
 
 

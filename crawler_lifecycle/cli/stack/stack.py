@@ -341,7 +341,7 @@ class Stack:
                     Exit.NOT_IN_THIS_STATE,
                     f"{self.state_dir} belongs to another version",
                     fault,
-                    "crawlctl dev --recreate, which starts afresh and moves the previous files aside",
+                    "crawlctl dev --recreate, which starts afresh and moves the old files aside",
                 )
             why = "cannot be migrated" if code else None
         except subprocess.TimeoutExpired:

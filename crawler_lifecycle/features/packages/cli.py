@@ -46,7 +46,7 @@ def deploy(
 ) -> None:
     """Deploy the code of a project as a version of a package, and make it current.
 
-    Caches, logs, names that begin with a dot, and other files that are no code are left out.
+    Caches, logs, names that begin with a dot, and other files that are not code are left out.
 
     Parameters
     ----------

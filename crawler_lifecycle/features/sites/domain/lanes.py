@@ -43,8 +43,8 @@ ROUND_S = 60.0
 LEAVE_S = 180.0
 #: Seconds by which a request may begin late.
 SLACK_S = 0.1
-#: How much slower than allowed the timetables are. Requests also arrive late because their process
-#: or the network is busy, and this keeps such a second at the limit and its tenth.
+#: The factor by which timetables are slower than allowed. A busy process or network delays some
+#: requests; with this factor, such a second stays within 1.1 times the limit.
 PACE = 1.03
 #: Seconds between two times of the database's clock that show that it was set.
 SET_S = 0.5
