@@ -42,7 +42,7 @@ class Seen:
 class FakeApiServer(Driver):
     """An API server on loopback; a context manager.
 
-    The methods of ``Driver`` change the cluster. ``faults.add("GET", r"/pods\?", throttled("2"))``
+    The methods of ``Driver`` change the cluster. ``faults.add("GET", r"/pods\\?", throttled("2"))``
     makes requests fail; ``requests`` are those that arrived.
     """
 
