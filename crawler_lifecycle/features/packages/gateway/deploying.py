@@ -69,7 +69,8 @@ class Deployments:
         if found.problem is None:
             return found
         if not force:
-            raise refused("body", f"the project cannot be imported: {found.problem}")
+            fix = "correct it, or give force"
+            raise refused("body", f"the project cannot be imported; {fix}: {found.problem}")
         last = found.problem.strip().rpartition("\n")[2]
         return Inspection(problem=last[:NOTE_MAX])
 
