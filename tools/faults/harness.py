@@ -14,7 +14,6 @@ import secrets
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ import httpx
 import pymysql
 
 from crawler_lifecycle.cli.stack import temporal_server
+from crawler_lifecycle.sqlite_files import connect, driver
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 from tests.support.s3 import aws_environment, rclone_command
@@ -214,8 +214,8 @@ class Harness:
         """
         if self.file is not None:
             with (
-                closing(sqlite3.connect(self.file)) as source,
-                closing(sqlite3.connect(file)) as to,
+                closing(connect(self.file)) as source,
+                closing(connect(file)) as to,
             ):
                 source.backup(to)
             return
@@ -656,7 +656,7 @@ class Harness:
             with held.connection.cursor() as cursor:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
-        except (pymysql.err.MySQLError, sqlite3.Error) as error:
+        except (pymysql.err.MySQLError, driver.Error) as error:
             held.connection = None
             raise RecordAway(str(error)) from error
 
@@ -685,9 +685,9 @@ def seconds(at: str | datetime) -> float:
     return moment.replace(tzinfo=UTC).timestamp()
 
 
-def opened(file: Path) -> sqlite3.Connection:
+def opened(file: Path) -> driver.Connection:
     """Open the record on SQLite, with those functions of MariaDB that statements use."""
-    connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True, timeout=5, isolation_level=None)
+    connection = connect(file, "rw", timeout=5, isolation_level=None)
     for name in ("NOW", "UTC_TIMESTAMP"):
         connection.create_function(name, 1, lambda _: datetime.now(UTC).isoformat())
     connection.create_function("UNIX_TIMESTAMP", 1, lambda at: at and seconds(at))
