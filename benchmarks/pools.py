@@ -122,7 +122,7 @@ def _stack(weights: Mapping[str, float]) -> Iterator[Started]:
     """Start a stack of real processes with these pools. Tasks that still execute are killed at the
     end.
     """
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "nap.py").write_text(_NAP)
         entry = {

@@ -1302,6 +1302,7 @@ CANARY = Subject(
     columns=(
         Column("Canary", "canary_id", right=True),
         Column("Package", "package"),
+        Column("Crawler", "crawler"),
         Column("New", "new_version"),
         Column("Old", "old_version"),
         Column("State", lambda row: Word(row["state"], bad=row["state"] == "rejected")),
@@ -1314,6 +1315,7 @@ CANARY = Subject(
     facts=(
         ("canary", "canary_id"),
         ("package", "package"),
+        ("crawler", "crawler"),
         ("new", "new_version"),
         ("old", "old_version"),
         ("state", "state"),

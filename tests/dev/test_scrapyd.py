@@ -87,24 +87,12 @@ def _scrapyd_client(client: ScrapydClient) -> None:
 
 def _command(url: str, folder: Path) -> None:
     """Call ``scrapyd-client`` in a project whose configuration has another address."""
-    (folder / "shop").mkdir()
-    (folder / "shop" / "__init__.py").touch()
-    (folder / "shop" / "settings.py").touch()
-    (folder / "scrapy.cfg").write_text(
-        f"[settings]\ndefault = shop.settings\n[deploy]\nurl = {url}\nproject = {PROJECT}\n"
-    )
-
-    def told(*words: str) -> str:
-        program = Path(sys.executable).parent / "scrapyd-client"
-        done = subprocess.run(
-            [program, *words], cwd=folder, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    assert told("projects") == f"{PROJECT}\n"
-    assert f"{PROJECT} services\n" in told("spiders", "-v", "-p", PROJECT)
-    job = told("schedule", "-p", PROJECT, "services").split(" => ")[1].strip()
+    _write_project(folder, url, PROJECT)
+    assert _told(folder, "scrapyd-client", "projects") == f"{PROJECT}\n"
+    spiders = _told(folder, "scrapyd-client", "spiders", "-v", "-p", PROJECT)
+    assert f"{PROJECT} services\n" in spiders
+    scheduled = _told(folder, "scrapyd-client", "schedule", "-p", PROJECT, "services")
+    job = scheduled.split(" => ")[1].strip()
     client = ScrapydClient(url)
     wait_until(lambda: client.status(job)["currstate"] == "finished")
 

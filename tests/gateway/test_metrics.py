@@ -90,7 +90,7 @@ def test_the_current_versions_of_packages_are_metrics(
 
     def deploy(package: str, version: str) -> tuple[str, ...]:
         new = NewVersion(package, version, "sha256:" + version[-1] * 64, 9, 1)
-        found, _ = harness.store.packages.add_version(new)
+        found = harness.store.packages.add_version(new).version
         return found.digest, package, "default", version
 
     assert shown() == set()

@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.run_data import Items
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.features.mcp.cli import Tools
 from crawler_lifecycle.graphs import client
-from crawler_lifecycle.subjects import RUN
+from crawler_lifecycle.subjects import RUN, cell_of
 from tests.contracts.store.harness import bad_end, good_end
 from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.runs.test_tries_that_count import PARENT, Crawl
@@ -159,7 +159,7 @@ TEXTS: dict[str, Callable[[Scene], str]] = {
         "Code"
     ],
     "crawlctl": lambda scene: " ".join(
-        written(value(scene.gateway().run(scene.run_id))) for name, value in RUN.facts
+        written(cell_of(scene.gateway().run(scene.run_id), source)) for _, source in RUN.facts
     ),
 }
 
