@@ -25,6 +25,7 @@ from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerp
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.features.graphs.ports import GraphFence, NewGraph
 from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store.runs.tables import run_history
 from tests.activities.cases import (
     ANOTHER_PROCESS,
     FAILS,
@@ -188,6 +189,24 @@ def _goes_on(w: Harness, answer: Any) -> None:
     assert (run.attempt, run.status, run.owner_run_id) == (2, "INITIALIZING", None)
     assert _states(w)["books"] == "executing"
     assert w.store.graphs.to_begin(GraphFence(1, 1, GRAPH.first_run_id)) == []
+
+
+def _resumed_without_code(w: Harness) -> GraphFence:
+    """The same, but the version that the crawl executed was deleted meanwhile."""
+    fence = _resumed(w)
+    r = run_history.c
+    with w.store.database.writing() as conn:
+        request = conn.execute(sa.select(r.request).where(r.run_id == 1)).scalar_one()
+        request = {**request, "version": "v1", "code": "sha256:" + "1" * 64}
+        conn.execute(sa.update(run_history).where(r.run_id == 1).values(request=request))
+    return fence
+
+
+def _never_begun(w: Harness, answer: Any) -> None:
+    [found] = [step for step in w.store.graphs.list_steps(1) if step.path == "books"]
+    assert (found.state, found.outcome) == ("discarded", "deploy_failed")
+    assert "which was deleted; deploy this version again" in str(found.reason)
+    assert w.row().attempt == 1
 
 
 def _begin_after_stop(w: Harness) -> GraphFence:
@@ -417,6 +436,13 @@ GRAPHS = [
     Case("closed_graph_batches", "two", _closed, _one_is_open),
     Case("begin_graph_runs", "picked", _picked, _begun, same=lambda answer: answer.more),
     Case("begin_graph_runs", "resumed", _resumed, _goes_on, same=lambda answer: answer.more),
+    Case(
+        "begin_graph_runs",
+        "deleted",
+        _resumed_without_code,
+        _never_begun,
+        same=lambda answer: answer.more,
+    ),
     Case("begin_graph_runs", "stopped", _begin_after_stop, _none_begun),
     Case("stop_graph_runs", "live", _stop, _told, same=_live),
     Case("stop_graph_runs", "lost", lambda w: _stop(w, lost=True), _told, same=_live),

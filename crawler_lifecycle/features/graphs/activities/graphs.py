@@ -507,9 +507,12 @@ class _Beginning:
             raise NeverBegun(f"run {run_id} no longer exists; retry the step with fresh=True")
         if run.attempt <= job.run_attempt:
             request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
-            run, _ = self._children.acceptance.resume_run(
-                request, next_workflow_id(run), job.run_attempt
-            )
+            try:
+                run, _ = self._children.acceptance.resume_run(
+                    request, next_workflow_id(run), job.run_attempt
+                )
+            except NotInThisState as error:
+                raise NeverBegun(str(error)) from None
         self._children.carry(run)
         return run_id
 
