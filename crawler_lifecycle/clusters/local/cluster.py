@@ -142,7 +142,6 @@ class LocalCluster:
                 ),
             )
             user.check_way(self._state / "tasks")
-            user.own(self._state / CODE_CACHE)
         self._launcher = Launcher(
             state=self._state,
             slots=slots,

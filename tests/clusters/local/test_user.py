@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from crawler_lifecycle.clusters.local import launch
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.processes import crawl_user
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.task import Phase
@@ -96,6 +98,21 @@ def test_a_crawler_of_another_user_has_what_is_its_own_and_nothing_of_ours(publi
     assert told.pop("home") == [NOBODY.pw_dir, "nobody"]
     assert told.pop("state") == "done"
     assert set(told.values()) == {"PermissionError"}, told
+    fixture.close()
+
+
+@needs_root
+@pytest.mark.parametrize("user", [None, "nobody"])
+def test_only_crawlers_of_our_own_user_share_a_cache_of_code(
+    public: Path, user: str | None
+) -> None:
+    """Another user is set so that crawlers cannot change what others execute."""
+    fixture = Fixture(public, python=PYTHON, base_dir=public, run_as=user)
+    deployed = replace(fixture.deployment(), code=Code(f"sha256:{'1' * 64}", "v1"))
+    fixture.cluster.deploy(deployed, crawler("pass"))
+    spec = json.loads((fixture.folder() / "spec.json").read_text())
+    assert ("CRAWL_CODE_CACHE" in spec["contract"]) is (user is None)
+    fixture.until_on_file()
     fixture.close()
 
 
