@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.features.packages.ports import Inspection
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.scrapyd.gateway import deploys, eggs
@@ -132,7 +133,9 @@ def record(harness: Harness, version: str) -> None:
     harness.store.packages.add_version(new)
 
 
-def test_a_version_is_chosen_and_rolled_back(harness: Harness, scrapyd: TestClient) -> None:
+def test_a_version_is_chosen_and_rolled_back(
+    harness: Harness, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for version in ("v1", "v2", "v3"):
         record(harness, version)
     assert ok(scrapyd.get("/listprojects.json")) == {"projects": ["default", "myshop"]}
@@ -167,6 +170,14 @@ def test_a_version_is_chosen_and_rolled_back(harness: Harness, scrapyd: TestClie
     assert not ok(scrapyd.get("/listjobs.json", params={"project": "default"}))["pending"]
     # As with scrapyd, deleting the current version rolls back.
     gone = {**asked, "version": "v3"}
+    with monkeypatch.context() as patch:
+
+        def named(*_: object) -> None:
+            raise NotInThisState("schedule nightly names it")
+
+        patch.setattr(harness.store.packages, "delete_version", named)
+        assert "nightly" in error(scrapyd.post("/delversion.json", data=gone))
+    assert versions(scrapyd) == ["v1", "v2", "v3"], "a refused deletion changes nothing"
     assert ok(scrapyd.post("/delversion.json", data=gone)) == {}
     assert versions(scrapyd) == ["v1", "v2"]
     assert "version 'v3' not found" in error(scrapyd.post("/delversion.json", data=gone))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.features.packages.gateway.deploying import Deployments
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.gateway.access.operations import caller_name
@@ -57,7 +58,16 @@ class Deploys:
         known = await self.projects.versions(project)
         if found.current and len(known) > 1:
             await run_in_threadpool(self.projects.packages.use_version, package, known[-2], by)
-        await run_in_threadpool(self.projects.packages.delete_version, package, found.version, by)
+        try:
+            await run_in_threadpool(
+                self.projects.packages.delete_version, package, found.version, by
+            )
+        except NotInThisState:
+            if found.current and len(known) > 1:
+                await run_in_threadpool(
+                    self.projects.packages.use_version, package, found.version, by
+                )
+            raise
         _tell(package, f"{found.version}: deleted")
         return {}
 
