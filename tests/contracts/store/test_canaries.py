@@ -23,6 +23,7 @@ from crawler_lifecycle.features.canaries.domain.canary import (
 )
 from crawler_lifecycle.features.canaries.store.tables import canary
 from crawler_lifecycle.features.catalogue.store.entries import sync_package
+from crawler_lifecycle.features.catalogue.store.tables import catalogue_entry
 from crawler_lifecycle.features.packages.gateway.canaries import conditions
 from crawler_lifecycle.features.packages.store import rows
 from crawler_lifecycle.features.packages.store.packages import NewVersion
@@ -403,6 +404,27 @@ def test_an_entry_that_names_a_package_has_no_canary_of_its_own(harness: Harness
     entries.set_entry("press", packaged, None)
     with pytest.raises(InvalidRequest, match=r"canary: 0\.1 is not allowed"):
         set_press(harness.store, "2", TENTH)
+
+
+def test_a_canary_tries_only_what_its_version_decides(press: Harness) -> None:
+    limited = {**PRESS, "image": "registry/press:2", "limits": {"run_timeout_s": 60}}
+    why = "all runs take limits from the current version; set it without canary"
+    with pytest.raises(InvalidRequest, match=why):
+        press.store.entries.set_entry("press", limited, None, canary=TENTH)
+    assert press.store.canaries.list_canaries() == []
+
+
+def test_a_version_that_an_older_build_set_is_not_replaced(press: Harness) -> None:
+    """Builds before canaries of entries change an entry, and leave its canary open."""
+    store = press.store
+    set_press(store, "2", TENTH)
+    set_press(store, "3", TENTH)
+    with store.database.writing() as conn:
+        conn.execute(update(catalogue_entry).values(number=2))
+    ended = store.canaries.end_canary(only(store).canary_id, CanaryState.ACCEPTED, "ann", "good")
+    assert (ended.state, ended.result) == ("cancelled", "another version was set")
+    assert only(store).state == "cancelled"
+    assert (in_use(store), events(store)) == ("2", [])
 
 
 def test_the_first_version_of_an_entry_has_no_canary(harness: Harness) -> None:

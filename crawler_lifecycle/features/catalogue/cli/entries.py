@@ -150,13 +150,23 @@ def use(name: Name, number: Number, /, *, by: By = None) -> None:
 
 
 def rollback(name: Name, /, *, by: By = None) -> None:
-    """Use the version before the one in use. It holds for the next run."""
+    """Use the version before the one in use, except versions that only a canary tried. It holds for
+    the next run.
+    """
     with current().gateway() as gateway:
         number = int(gateway.get(_path(name))["number"])
-        if number == 1:
-            what = f"crawler {clean(name)} has no version before version 1"
+        canaries = gateway.get("/v1/canaries", crawler=name)["canaries"]
+        tried = {
+            int(row["new_version"])
+            for row in canaries
+            if row["state"] != "accepted"
+            and row["result"] != f"version {row['new_version']} was chosen"
+        }
+        before = [earlier for earlier in range(1, number) if earlier not in tried]
+        if not before:
+            what = f"crawler {clean(name)} has no version in use before version {number}"
             raise CommandFailed(Exit.NOT_IN_THIS_STATE, what)
-        _use(gateway, name, number - 1, by)
+        _use(gateway, name, before[-1], by)
 
 
 def _use(gateway: Gateway, name: str, number: int, by: str | None) -> None:

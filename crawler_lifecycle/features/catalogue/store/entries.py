@@ -28,6 +28,8 @@ from .tables import catalogue_change, catalogue_entry
 
 #: The maximum number of entries in the database.
 ENTRIES_MAX = 5000
+#: Keys that every run takes from the version in use, whichever version it executes.
+_OF_CURRENT = ("pool", "limits", "sites", "retries", "ends", "expect", "on_violation", "partial_ok")
 _e = catalogue_entry.c
 _c = catalogue_change.c
 
@@ -74,7 +76,7 @@ class EntryStore(StorePart):
                 entry = self._needed(conn, name)
                 same = [entry.document]
                 if canary is not None:
-                    _check_no_package(name, canary, entry.document, document)
+                    _check_canary(name, canary, entry.document, document)
                     same += _tried(conn, name)
                 if dict(document) in same:
                     return entry, False
@@ -213,11 +215,13 @@ def sync_package(
     return sorted(taken)
 
 
-def use_number(conn: Connection, name: str, number: int, change: EntryChange) -> None:
-    """Use this version of an entry, unless the entry was deleted."""
+def replace_number(conn: Connection, name: str, old: int, new: int, change: EntryChange) -> bool:
+    """Use the new version of an entry if the old one is in use. Returns whether it was."""
     found = _locked(conn, [name]).get(name)
-    if found is not None:
-        _put(conn, name, number, found, change, None)
+    if found is None or found["package"] is not None or found["number"] != old:
+        return False
+    _put(conn, name, new, found, change, None)
+    return True
 
 
 def packages_of(conn: Connection, names: Collection[str]) -> dict[str, str | None]:
@@ -231,11 +235,12 @@ def documents_of(conn: Connection, names: Collection[str]) -> dict[str, Mapping[
     return {row["name"]: row["document"] for row in rows_in(conn, _entries(), _e.name, names)}
 
 
-def newest_document(conn: Connection, name: str) -> Mapping[str, Any] | None:
-    """Return the document of an entry's newest version, even if the entry was deleted, of whichever
-    project.
+def newest_document(conn: Connection, name: str, project: str) -> Mapping[str, Any] | None:
+    """Return the document of the newest version of a project's entry, even if the entry was
+    deleted.
     """
-    query = select(_c.document).where(_c.name == name).order_by(_c.number.desc()).limit(1)
+    query = select(_c.document).where(_c.name == name, _c.project == project)
+    query = query.order_by(_c.number.desc()).limit(1)
     found: Mapping[str, Any] | None = conn.execute(query).scalar_one_or_none()
     return found
 
@@ -292,14 +297,21 @@ def _tried(conn: Connection, name: str) -> list[Mapping[str, Any]]:
     return [conn.execute(query).scalar_one()]
 
 
-def _check_no_package(name: str, canary: CanarySettings, *documents: Mapping[str, Any]) -> None:
-    for document in documents:
-        if document.get("package") is not None:
-            fix = (
-                f"runs of crawler {name!r} execute package {document['package']!r}, so try a "
-                "version of the package: crawlctl deploy --canary"
-            )
-            raise refusal("canary", canary.share, fix)
+def _check_canary(
+    name: str, canary: CanarySettings, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> None:
+    """Raise ``InvalidRequest`` for a change that a canary cannot try."""
+    package = old.get("package") or new.get("package")
+    if package is not None:
+        fix = (
+            f"runs of crawler {name!r} execute package {package!r}, so try a version of the "
+            "package: crawlctl deploy --canary"
+        )
+        raise refusal("canary", canary.share, fix)
+    changed = [key for key in _OF_CURRENT if old.get(key) != new.get(key)]
+    if changed:
+        fix = f"all runs take {', '.join(changed)} from the current version; set it without canary"
+        raise refusal("canary", canary.share, fix)
 
 
 def _check_own(found: Row) -> None:

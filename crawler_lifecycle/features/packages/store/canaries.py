@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
@@ -32,7 +33,7 @@ from crawler_lifecycle.features.canaries.domain.canary import (
 from crawler_lifecycle.features.canaries.domain.judge import ComparedRun, Crawler
 from crawler_lifecycle.features.canaries.store import rows as canary_rows
 from crawler_lifecycle.features.canaries.store.tables import canary
-from crawler_lifecycle.features.catalogue.store.entries import EntryChange, use_number
+from crawler_lifecycle.features.catalogue.store.entries import EntryChange, replace_number
 from crawler_lifecycle.features.catalogue.store.tables import catalogue_entry
 from crawler_lifecycle.ports.entries import number_of
 from crawler_lifecycle.store.base.bulk import rows_in
@@ -161,8 +162,13 @@ class CanaryStore(StorePart):
             fresh = conn.execute(update(canary).where(*open_).values(**ended)).rowcount
             row = conn.execute(select(canary).where(this)).mappings().one()
             ended_canary = _canary(row)
-            if fresh and state is CanaryState.ACCEPTED:
-                _accept(conn, ended_canary, by, now)
+            accepted = fresh and state is CanaryState.ACCEPTED
+            if accepted and not _accept(conn, ended_canary, by, now):
+                # An older build changes entries without an end of their canaries.
+                why = "another version was set"
+                other = {"state": CanaryState.CANCELLED, "result": why}
+                conn.execute(update(canary).where(this).values(**other))
+                return replace(ended_canary, state=CanaryState.CANCELLED, result=why)
             if fresh:
                 owner = {"package": ended_canary.package, "crawler": ended_canary.crawler}
                 body = {**facts(row, *_TOLD), **owner, "name": ended_canary.name, "cause": result}
@@ -173,15 +179,16 @@ class CanaryStore(StorePart):
         return self._db.inserting(f"entries of canary {canary_id}", write)
 
 
-def _accept(conn: Connection, tried: CanaryRow, by: str, now: datetime) -> None:
-    """Make the new version of a canary current."""
+def _accept(conn: Connection, tried: CanaryRow, by: str, now: datetime) -> bool:
+    """Make the new version of a canary current. Returns false if the old one is not current."""
     if tried.package is None:
         change = EntryChange(tried.project, now, by)
-        use_number(conn, tried.name, number_of(tried.new_version), change)
-        return
+        numbers = number_of(tried.old_version), number_of(tried.new_version)
+        return replace_number(conn, tried.name, *numbers, change)
     current = {"current": tried.new_version, "changed_at": now, "changed_by": by}
     conn.execute(update(package).where(package.c.name == tried.package).values(**current))
     follow(conn, tried.package, by, now)
+    return True
 
 
 def _canary(row: Row) -> CanaryRow:
@@ -198,7 +205,8 @@ def _new_runs(row: Row) -> Select[tuple[int]]:
         query = select(_k.run_id).where(_k.code_digest == row["new_digest"])
         return query.where(_k.run_id > row["after_run_id"]).order_by(_k.run_id).limit(GIVEN_MAX)
     query = select(_r.run_id).where(_r.crawler == row["package"], _has_new_number(row))
-    return query.order_by(_r.run_id).limit(GIVEN_MAX)
+    # No index has the version, so the search ends when all runs that got it are found.
+    return query.order_by(_r.run_id).limit(min(row["given"], GIVEN_MAX))
 
 
 def _is_other(row: Row) -> ColumnElement[bool]:

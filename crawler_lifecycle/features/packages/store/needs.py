@@ -95,7 +95,8 @@ def known(conn: Connection, digests: Collection[str]) -> set[str]:
     """
     c = package_version.c
     rows = rows_in(conn, select(c.digest).distinct(), c.digest, digests)
-    return {row["digest"] for row in rows} | executing(conn, digests)
+    found = {row["digest"] for row in rows}
+    return found | executing(conn, {*digests} - found)
 
 
 def check_resume(conn: Connection, run: Row, request: Mapping[str, Any]) -> None:
@@ -103,7 +104,7 @@ def check_resume(conn: Connection, run: Row, request: Mapping[str, Any]) -> None
     digest = request.get("code")
     if digest is None or known(conn, [digest]):
         return
-    entry = newest_document(conn, run["crawler"]) or {}
+    entry = newest_document(conn, run["crawler"], run["project"]) or {}
     of_crawler = f"the package of crawler {run['crawler']!r}"
     package = f"package {entry['package']!r}" if entry.get("package") else of_crawler
     raise NotInThisState(
