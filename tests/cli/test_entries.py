@@ -50,7 +50,7 @@ def test_a_roll_back_skips_versions_that_only_a_canary_tried(
     assert json.loads(used.calls.last.request.content)["number"] == 3
     assert dict(listed.calls.last.request.url.params) == {"crawler": "press"}
     gateway.get("/v1/crawlers/press").respond(json=ENTRY)
-    assert "no version in use before version 1" in crawlctl("crawler", "rollback", "press").err
+    assert "no version before version 1" in crawlctl("crawler", "rollback", "press").err
 
 
 def test_a_version_that_something_names_is_deleted_with_force(

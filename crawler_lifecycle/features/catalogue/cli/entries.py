@@ -164,7 +164,7 @@ def rollback(name: Name, /, *, by: By = None) -> None:
         }
         before = [earlier for earlier in range(1, number) if earlier not in tried]
         if not before:
-            what = f"crawler {clean(name)} has no version in use before version {number}"
+            what = f"crawler {clean(name)} has no version before version {number} that was in use"
             raise CommandFailed(Exit.NOT_IN_THIS_STATE, what)
         _use(gateway, name, before[-1], by)
 
