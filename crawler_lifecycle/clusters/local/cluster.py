@@ -45,7 +45,7 @@ from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, T
 from crawler_lifecycle.runner import contract
 
 from .folders import folder as files
-from .launch import CODE_CACHE, CODES, Launcher
+from .launch import CODES, Launcher
 from .observation import Reading
 from .processes import cgroup, liveness_marks
 
@@ -123,7 +123,7 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        ours = ("state", "slots", CODES, CODE_CACHE)
+        ours = ("state", "slots", CODES)
         marks = (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
         # Create the folder of tasks only if the folders ``ours`` are also missing. If only the
         # folder of tasks is missing, its disk is not mounted. The folders of marks do not count,

@@ -329,8 +329,8 @@ class Launcher:
             contract["CRAWL_MEMORY_LIMIT"] = str(memory)
         if code is not None:
             contract["CRAWL_CODE_DIR"] = str(cwd)
+            # If crawlers have a user of their own, none may change what later crawls execute.
             if self.run_as is None:
-                # Otherwise a crawler could change what later crawls of others execute.
                 contract["CRAWL_CODE_CACHE"] = str(self.state / CODE_CACHE)
         return {
             "version": 1,

@@ -65,7 +65,7 @@ class EntryStore(StorePart):
 
         Raises ``DuplicateRequest`` if the name belongs to another project, ``NotInThisState`` for
         an entry of a package, ``TooManyOpen``, and ``InvalidRequest`` for a canary of an entry that
-        names a package.
+        names a package, or of a change that a canary cannot try.
         """
 
         def write(conn: Connection) -> tuple[CatalogueEntry, bool]:
