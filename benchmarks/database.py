@@ -371,7 +371,7 @@ def _large_run(store: Store, request_id: str) -> tuple[Fence, Poll, list[TaskFin
         DeployedTask(t.index, "created", f"crawl-{fence.run_id}-{t.index}-1", f"uid-{t.task_id}")
         for t in offered
     ]
-    store.deployment.record_deployed(fence, "local", answers, now)
+    store.deployment.record_deployed(fence, "local", offered, answers, now)
     state = store.polls.found_state(fence)
     seen = [_ended(task, now) for task in state.tasks]
     changes = [

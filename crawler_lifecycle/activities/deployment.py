@@ -235,7 +235,7 @@ class DeploymentActivities:
                 self.deployment.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
             counts = self.deployment.record_deployed(
-                fence, self.cluster.kind, answers, self.clock(), until, call.tasks
+                fence, self.cluster.kind, call.tasks, answers, self.clock(), until
             )
         deferred = [a for a in answers if a.state == "deferred"]
         refused = next((a.reason for a in answers if a.state == "refused"), None)

@@ -138,5 +138,5 @@ def test_what_is_offered_is_what_one_call_carries(harness: Harness) -> None:
             DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}")
             for task in tasks
         ]
-        harness.store.deployment.record_deployed(fence, "local", answers, harness.clock())
+        harness.store.deployment.record_deployed(fence, "local", tasks, answers, harness.clock())
     assert seen == [[0, 1, 2, 3], [4, 5, 6], [7], [8]]

@@ -321,4 +321,4 @@ class Harness:
         answers = [
             DeployedTask(t.index, "created", f"crawl-{t.index}", f"uid-{t.index}") for t in tasks
         ]
-        self.store.deployment.record_deployed(fence, "fake", answers, self.clock())
+        self.store.deployment.record_deployed(fence, "fake", tasks, answers, self.clock())

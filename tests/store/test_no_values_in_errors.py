@@ -158,7 +158,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
         DeployedTask(t.index, "created", f"{MARKER}-{t.index}", f"{MARKER}-{t.index}", MARKER)
         for t in offered
     ]
-    store.deployment.record_deployed(fence, MARKER, answers, clock.now, until, offered)
+    store.deployment.record_deployed(fence, MARKER, offered, answers, clock.now, until)
     store.deployment.note_waiting(fence, MARKER)
     tasks = store.polls.found_state(fence).tasks
     running = [

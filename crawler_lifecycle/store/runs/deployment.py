@@ -162,29 +162,32 @@ class DeploymentStore(RunPart):
         self,
         fence: Fence,
         cluster: str,
+        offered: Sequence[QueuedTask],
         answers: Sequence[DeployedTask],
         at: datetime,
         until: datetime | None = None,
-        offered: Sequence[QueuedTask] = (),
     ) -> TaskCounts:
         """Record the answers of the scheduler service. Returns the counts of tasks.
 
         Created or existing tasks become PENDING. Deferred tasks stay QUEUED with the reason.
-        Refused tasks become FAILED. ``until`` and ``offered`` identify the offer that was answered.
-        A deferral does not apply to a task that was offered again meanwhile. If an earlier call may
-        still create a deferred task, the offer of that call stays valid.
+        Refused tasks become FAILED. ``offered`` and ``until`` identify the offer that was answered.
+        An answer applies only to the offered try: before a late answer, a poll may have recorded
+        the end of this try, and the next try may be QUEUED. A deferral does not apply to a task
+        that was offered again meanwhile. If an earlier call may still create a deferred task, the
+        offer of that call stays valid.
         """
         with self._unit(fence) as unit:
             t = task_history.c
-            indexes = [answer.index for answer in answers]
+            tries = {task.index: task.attempt for task in offered}
+            columns = (t.task_index, t.attempt, t.task_id, t.offered_until)
             queued = unit.conn.execute(
-                current_tasks(unit.run_id, t.task_index, t.task_id, t.offered_until).where(
+                current_tasks(unit.run_id, *columns).where(
                     t.status == TaskStatus.QUEUED,
                     t.run_attempt == unit.attempt,
-                    t.task_index.between(min(indexes, default=0), max(indexes, default=0)),
+                    t.task_index.between(min(tries, default=0), max(tries, default=0)),
                 )
             )
-            rows = queued.all()
+            rows = [row for row in queued if row.attempt == tries.get(row.task_index)]
             ids: dict[int, int] = {row.task_index: row.task_id for row in rows}
             mine = [(ids[answer.index], answer) for answer in answers if answer.index in ids]
             taken = [
@@ -192,8 +195,8 @@ class DeploymentStore(RunPart):
                 for task_id, a in mine
                 if a.state in ("created", "existing")
             ]
-            columns = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
-            move_tasks(unit, taken, "deploy", replace=columns)
+            values = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
+            move_tasks(unit, taken, "deploy", replace=values)
             if taken:
                 starting = unit.status is RunStatus.INITIALIZING
                 if not self._waits(unit.conn, unit.run_id):

@@ -127,7 +127,7 @@ class Harness:
         answers = [
             DeployedTask(t.index, state, name.format(t.index), uid.format(t.index)) for t in offered
         ]
-        self.store.deployment.record_deployed(fence, "local", answers, self.clock.now)
+        self.store.deployment.record_deployed(fence, "local", offered, answers, self.clock.now)
         return [task.index for task in offered]
 
     def poll(

@@ -185,7 +185,9 @@ def test_what_tasks_say_about_going_on_is_kept_with_them(harness: Harness) -> No
 
 def test_an_answer_about_another_task_is_nobodys(harness: Harness) -> None:
     """The frozen deployment call continues when its tasks are already recorded: nothing is undone."""
-    fence = harness.deployed(tasks=2)
+    fence = harness.run(tasks=2)
+    offered, _ = harness.store.deployment.offer_tasks(fence, 2, None, harness.clock.now)
+    harness.deploy(fence)
     before = (
         harness.row(fence),
         harness.store.tasks.list_tasks(fence.run_id),
@@ -195,7 +197,9 @@ def test_an_answer_about_another_task_is_nobodys(harness: Harness) -> None:
         DeployedTask(0, "created", "other", "another-uid"),
         DeployedTask(1, "deferred", reason="quota"),
     ]
-    harness.store.deployment.record_deployed(fence, "local", late, harness.clock.forward(60))
+    harness.store.deployment.record_deployed(
+        fence, "local", offered, late, harness.clock.forward(60)
+    )
     assert (
         harness.row(fence),
         harness.store.tasks.list_tasks(fence.run_id),
@@ -209,13 +213,14 @@ def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer
     """Otherwise a stop would consider it free of calls in progress, and cancel it."""
     fence = harness.run()
     first = harness.clock.now + timedelta(seconds=25)
-    harness.store.deployment.offer_tasks(fence, 10, None, first)
+    offered, _ = harness.store.deployment.offer_tasks(fence, 10, None, first)
     second = harness.clock.forward(30) + timedelta(seconds=25)
     harness.store.deployment.offer_tasks(fence, 10, None, second)
     deferred = [DeployedTask(0, "deferred", reason="quota")]
-    harness.store.deployment.record_deployed(fence, "local", deferred, harness.clock.now, first)
+    answered = (fence, "local", offered, deferred, harness.clock.now)
+    harness.store.deployment.record_deployed(*answered, first)
     assert harness.store.stops.cancel_queued(fence, harness.clock.now).queued == 1, (
         "it may be on its way"
     )
-    harness.store.deployment.record_deployed(fence, "local", deferred, harness.clock.now, second)
+    harness.store.deployment.record_deployed(*answered, second)
     assert harness.store.stops.cancel_queued(fence, harness.clock.now).queued == 0

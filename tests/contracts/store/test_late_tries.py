@@ -63,7 +63,7 @@ def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(harness: Har
         DeployedTask(1, "deferred", reason="full"),
     ]
     harness.store.deployment.record_deployed(
-        fence, "local", answers, harness.clock.now, UNTIL, late
+        fence, "local", late, answers, harness.clock.now, UNTIL
     )
     harness.store.deployment.refuse_queued(fence, "no", late, UNTIL)
     assert [task.offered_until for task in harness.store.polls.found_state(fence).tasks] == [

@@ -104,7 +104,7 @@ def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
             wait.
             """
             if "task_history.priority, count" in statement and not answering:
-                recording = (first, "local", answers, clock.now)
+                recording = (first, "local", offered, answers, clock.now)
                 answering.append(Thread(target=another.deployment.record_deployed, args=recording))
                 answering[0].start()
                 answering[0].join(2)
@@ -385,7 +385,7 @@ def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(
             for t, s in zip(offered, states, strict=True)
         ]
         store.deployment.record_deployed(
-            fence, "k", answers, clock.now, offered[0].offered_until, offered
+            fence, "k", offered, answers, clock.now, offered[0].offered_until
         )
         assert store.deployment.waits_for_slot(fence.run_id)
         assert (ask(harness, other), called(harness)) == (0, []), "two places are all"
@@ -488,7 +488,7 @@ def test_a_clock_that_is_set_back_does_not_end_the_tries(store_url: str, clock: 
         fence, until = run(harness, "r", tasks=2, pool="a"), clock.now + timedelta(seconds=25)
         offered, _ = store.deployment.offer_tasks(fence, 100, None, until)
         answers = [DeployedTask(t.index, "deferred") for t in offered]
-        store.deployment.record_deployed(fence, "k", answers, clock.now, until, offered)
+        store.deployment.record_deployed(fence, "k", offered, answers, clock.now, until)
         clock.forward(-86_400)
         assert called(harness) == []
         clock.forward(PROBE_S)

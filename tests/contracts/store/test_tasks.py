@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.polls import Details, Poll, TaskFinding
@@ -38,10 +39,10 @@ def test_offers_are_repeated_until_they_are_answered(harness: Harness) -> None:
 def test_where_tasks_are_put_is_on_record_as_long_as_they_may_live(harness: Harness) -> None:
     fence = harness.run(tasks=4)
     assert harness.store.deployment.places(fence.run_id) == []
-    harness.store.deployment.offer_tasks(fence, 2, None, UNTIL, "day")
+    offered, _ = harness.store.deployment.offer_tasks(fence, 2, None, UNTIL, "day")
     assert harness.store.deployment.places(fence.run_id) == ["day"]
     answers = [DeployedTask(0, "created", "n", "u"), DeployedTask(1, "deferred", reason="quota")]
-    harness.store.deployment.record_deployed(fence, "kubernetes", answers, START, UNTIL)
+    harness.store.deployment.record_deployed(fence, "kubernetes", offered, answers, START, UNTIL)
     assert [task.place for task in harness.store.polls.found_state(fence).tasks][:1] == ["day"]
     harness.store.deployment.offer_tasks(fence, 1, None, UNTIL, "night")
     assert harness.store.deployment.places(fence.run_id) == ["day", "night"]
@@ -87,14 +88,11 @@ def test_an_offer_that_is_withdrawn_leaves_the_one_before(harness: Harness) -> N
 
 def test_offers_keep_within_the_parallel_limit(harness: Harness) -> None:
     fence = harness.run(tasks=6)
-    assert [t.index for t in harness.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [
-        0,
-        1,
-        2,
-    ]
+    offered, _ = harness.store.deployment.offer_tasks(fence, 500, 3, UNTIL)
+    assert [t.index for t in offered] == [0, 1, 2]
     assert [t.index for t in harness.store.deployment.offer_tasks(fence, 1, 3, UNTIL)[0]] == [0]
     harness.store.deployment.record_deployed(
-        fence, "local", [DeployedTask(1, "created", "n", "u")], START
+        fence, "local", offered, [DeployedTask(1, "created", "n", "u")], START
     )
     # One is active, two are in progress: nothing new fits, and the two are offered again.
     assert [t.index for t in harness.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [
@@ -122,7 +120,7 @@ def test_nothing_is_offered_under_a_stop_or_after_the_end(harness: Harness) -> N
 
 def test_answers_of_the_scheduler_service(harness: Harness) -> None:
     fence = harness.run(tasks=4)
-    harness.store.deployment.offer_tasks(fence, 3, None, UNTIL)
+    offered, _ = harness.store.deployment.offer_tasks(fence, 4, None, UNTIL)
     answers = [
         DeployedTask(0, "created", "crawl-0", "uid-0"),
         DeployedTask(1, "existing", "crawl-1", "uid-1"),
@@ -130,7 +128,8 @@ def test_answers_of_the_scheduler_service(harness: Harness) -> None:
         DeployedTask(3, "refused", reason="no such image"),
         DeployedTask(9, "created", "crawl-9", "uid-9"),
     ]
-    counts = harness.store.deployment.record_deployed(fence, "kubernetes", answers, START)
+    answered = (fence, "kubernetes", offered, answers, START)
+    counts = harness.store.deployment.record_deployed(*answered)
     assert counts.by_status == {"PENDING": 2, "QUEUED": 1, "FAILED": 1}
     zero, one, two, three = harness.store.tasks.list_tasks(fence.run_id)
     expected = ("kubernetes", "crawl-0", "uid-0", START)
@@ -149,7 +148,7 @@ def test_answers_of_the_scheduler_service(harness: Harness) -> None:
         (one.task_id, "QUEUED", "PENDING", "deploy"),
         (three.task_id, "QUEUED", "FAILED", "deploy"),
     ]
-    assert harness.store.deployment.record_deployed(fence, "kubernetes", answers, START) == counts
+    assert harness.store.deployment.record_deployed(*answered) == counts
     assert len(harness.store.runs.transitions(fence.run_id)) == 4
 
 
@@ -165,7 +164,7 @@ def test_what_is_put_off_counts_as_offered_while_an_earlier_call_may_bring_it(
     answers = [DeployedTask(n, "deferred", reason="quota exceeded") for n in (0, 1)]
     for _ in range(2):
         harness.store.deployment.record_deployed(
-            fence, "kubernetes", answers, harness.clock.now, later, offered
+            fence, "kubernetes", offered, answers, harness.clock.now, later
         )
         queued = harness.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
         assert [t.offered_until for t in queued] == [left, None]
@@ -176,11 +175,36 @@ def test_what_is_put_off_counts_as_offered_while_an_earlier_call_may_bring_it(
 
 
 def test_a_late_answer_moves_nothing_backwards(harness: Harness) -> None:
-    fence = harness.executing()
+    fence = harness.run()
+    offered, _ = harness.store.deployment.offer_tasks(fence, 1, None, UNTIL)
+    harness.begin(fence)
     harness.store.deployment.record_deployed(
-        fence, "local", [DeployedTask(0, "refused", reason="late")], START
+        fence, "local", offered, [DeployedTask(0, "refused", reason="late")], START
     )
     assert harness.statuses(fence) == {0: TaskStatus.RUNNING}
+
+
+@pytest.mark.parametrize("state", ["created", "existing", "deferred", "refused"])
+def test_a_late_answer_about_a_try_that_ended_does_not_apply_to_the_next_try(
+    harness: Harness, state: str
+) -> None:
+    """On a busy machine, a poll records start and end of a task before the deployment call is
+    answered.
+    """
+    fence = harness.run()
+    offered, _ = harness.store.deployment.offer_tasks(fence, 1, None, UNTIL)
+    [task] = harness.store.polls.found_state(fence).tasks
+    now = harness.clock.now
+    uid = f"crawl-{fence.run_id}-0-1"
+    harness.poll(fence, [seen(task, Phase.ENDED, now, uid=uid, end=bad_end(now))])
+    harness.store.retries.retry_ended(fence, lambda end, used: NextTry(0.0), 3)
+    before = harness.store.tasks.list_tasks(fence.run_id)
+    assert [(t.attempt, t.status) for t in before] == [(2, TaskStatus.QUEUED)]
+    late = [DeployedTask(0, state, "crawl-0-1", uid, "quota exceeded")]
+    harness.store.deployment.record_deployed(fence, "local", offered, late, now, UNTIL)
+    assert harness.store.tasks.list_tasks(fence.run_id) == before
+    again, _ = harness.store.deployment.offer_tasks(fence, 1, None, UNTIL)
+    assert [(t.index, t.attempt) for t in again] == [(0, 2)]
 
 
 def test_refusal_of_all(harness: Harness) -> None:

@@ -41,7 +41,7 @@ FENCED: dict[str, Call] = {
     "add_tasks": lambda s, f: s.additions.add_tasks(f.run_id, "more", [{"a": "1"}], f),
     "offer_tasks": lambda s, f: s.deployment.offer_tasks(f, 10, None, START),
     "record_deployed": lambda s, f: s.deployment.record_deployed(
-        f, "local", [DeployedTask(0, "created", "n", "u")], START
+        f, "local", [], [DeployedTask(0, "created", "n", "u")], START
     ),
     "refuse_queued": lambda s, f: s.deployment.refuse_queued(f, "no"),
     "withdraw_offer": lambda s, f: s.deployment.withdraw_offer(f, [], START),

@@ -40,7 +40,11 @@ def fence(harness: Harness) -> Fence:
     store, now = harness.store, harness.clock.now
     offered, _ = store.deployment.offer_tasks(fence, 10, 2, now + timedelta(seconds=25))
     store.deployment.record_deployed(
-        fence, "local", [DeployedTask(t.index, "created", f"n{t.index}", "u") for t in offered], now
+        fence,
+        "local",
+        offered,
+        [DeployedTask(t.index, "created", f"n{t.index}", "u") for t in offered],
+        now,
     )
     poll(harness, fence, Phase.EXECUTING)
     store.deployment.mark_started(fence, now, now + timedelta(minutes=1))

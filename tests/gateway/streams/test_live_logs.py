@@ -60,6 +60,7 @@ class Task:
         self.store.deployment.record_deployed(
             self.fence,
             "fake",
+            tasks,
             [DeployedTask(task.index, "created", "n", "u") for task in tasks],
             self.harness.clock(),
         )
