@@ -90,6 +90,7 @@ NEVER: Mapping[str, str] = {
     "history_property": "the record of attempts, with notes about removed data",
     "task_addition": "a resume needs it to count tasks",
     "export_record": "the locations of archives",
+    "pool": "the pools that people set",
     "pool_gate": "one row: the shares of pools",
     "crawler_memory": "a row for each crawler that ran out of memory, with its new memory",
     "pool_ticket": "a row is removed when its run has all its slots or ends",

@@ -13,6 +13,7 @@ GRANT UPDATE, DELETE ON lifecycle.task_change TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.task_log TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.task_stats TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.export_record TO services@'%';
+GRANT UPDATE, DELETE ON lifecycle.pool TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.pool_gate TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.pool_ticket TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.crawler_memory TO services@'%';

@@ -169,6 +169,9 @@ FROZEN = {
     "0015.mysql.sql": "6e3402ff48415544",
     "0015.sqlite.sql": "855656402d800745",
     "0015_catalogue.py": "83caf8aa13c8c5ab",
+    "0017.mysql.sql": "a9ad85085ea3df8a",
+    "0017.sqlite.sql": "591083f5a3e5cae2",
+    "0017_pools.py": "ecc195cedadf8147",
 }
 
 

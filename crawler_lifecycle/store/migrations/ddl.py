@@ -121,6 +121,22 @@ def add_index(table: str, name: str, *columns: str) -> None:
         )
 
 
+def change_type(table: str, column: Column[Any]) -> None:
+    """Give a column of MySQL and MariaDB another type. A repeat changes nothing.
+
+    The server copies the table, and writes to the table wait; docs/deployment.md must name the
+    table. SQLite stores every integer in any column of integers, so it needs no change.
+    """
+    from alembic import op
+
+    connection = op.get_bind()
+    if connection.dialect.name == "sqlite":
+        return
+    connection.execute(text(f"SET SESSION lock_wait_timeout = {_WAIT_S}"))
+    made = CreateColumn(column).compile(dialect=connection.dialect)
+    _patiently(connection, f"ALTER TABLE {table} MODIFY COLUMN {made}")
+
+
 def replace_check(table: str, name: str, before: str, after: str) -> None:
     """Replace a constraint of ``store.base.checks``. No other table may refer to this one.
 

@@ -12,6 +12,7 @@ from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.columns import (
     Bytes,
     Json,
+    Key,
     UtcTime,
     Words,
     counted_key,
@@ -92,7 +93,7 @@ site_minute = new_table(
     # What tasks reported in one minute, which counts from 1970.
     Column("site", _NAME, primary_key=True),
     given_key("minute", Integer),
-    required("requests", Integer),
+    required("requests", Key),
     # The number of responses by status. The key error counts requests without a response.
     required("statuses", Json),
     Index(None, "minute"),
