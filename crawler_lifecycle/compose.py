@@ -258,7 +258,9 @@ def build_pools(settings: Settings) -> Pools:
     """Return the pools in the settings and the cluster's slots. Raises ``InvalidRequest``."""
     named = {name: Pool(**pool.model_dump()) for name, pool in settings.pools.items()}
     kind = kind_of(settings.cluster)
-    return Pools(named, *kind.capacity()) if named else Pools(window=kind.window)
+    pools = Pools(named, *kind.capacity(), window=kind.window)
+    pools.check_all("LIFECYCLE_POOLS: ")
+    return pools
 
 
 def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedulerClient:

@@ -408,8 +408,8 @@ class WorkerSettings(_Section):
         return deployment or DEPLOYMENT, build
 
 
-class PoolSettings(_Section):
-    """One pool of runs."""
+class PoolLimits(_Section):
+    """The limits of a pool of runs, for people and settings."""
 
     max: int | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum number of parallel tasks; by default, as many as the cluster accepts."""
@@ -417,11 +417,6 @@ class PoolSettings(_Section):
     """Its share of slots, in proportion to the weights of other waiting pools."""
     reserved: int = Field(default=0, ge=0, le=1_000_000)
     """Slots that other pools leave free for it."""
-    queue: str | None = Field(default=None, min_length=1, max_length=253)
-    """Kueue's LocalQueue for its Jobs, unless the crawler names another. Kueue then decides,
-    instead of max and reserved.
-    """
-
     project: Annotated[str, Field(pattern=f"^{CRAWLER_NAME.pattern}$")] | None = None
     """The only project whose runs may use the pool; by default, all projects may."""
 
@@ -431,6 +426,19 @@ class PoolSettings(_Section):
             raise ValueError(
                 f"reserved: {self.reserved} is above max: {self.max}; reserve fewer, or raise max"
             )
+        return self
+
+
+class PoolSettings(PoolLimits):
+    """One pool of runs."""
+
+    queue: str | None = Field(default=None, min_length=1, max_length=253)
+    """Kueue's LocalQueue for its Jobs, unless the crawler names another. Kueue then decides,
+    instead of max and reserved.
+    """
+
+    @model_validator(mode="after")
+    def _has_one_limit(self) -> Self:
         if self.queue is not None and (self.max is not None or self.reserved):
             raise ValueError(
                 "queue: Kueue decides in this pool; set max and reserved as quotas of its "

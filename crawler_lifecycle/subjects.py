@@ -1068,27 +1068,31 @@ def _in_use(row: Document) -> str:
     return f"{row.get('in_use')}" + ("" if row.get("max") is None else f" of {row['max']}")
 
 
+_POOL_COLUMNS = (
+    Column("Pool", lambda row: Link(row["name"], f"/runs?pool={quote(row['name'], safe='')}")),
+    Column("In use", _in_use, right=True),
+    Column("Executing", count("executing"), right=True, leaves=1),
+    Column("Runs wait", count("waiting_runs"), right=True),
+    Column("Tasks wait", count("waiting_tasks"), right=True),
+    Column("Oldest wait", lambda row: Took(row.get("oldest_wait_at"), None), leaves=2),
+    Column("Weight", lambda row: f"{row.get('weight'):g}", right=True, leaves=3),
+    Column("Reserved", count("reserved"), right=True, leaves=3),
+    Column(
+        "Last hour",
+        lambda row: None if row.get("share") is None else f"{row['share']:.0%}",
+        right=True,
+        leaves=2,
+    ),
+    _wide("Queue", "queue", page=True),
+    _wide("Origin", "origin", page=True),
+    _wide("Changed by", "changed_by", page=True),
+    Column("Problem", "problem", fills=True),
+)
 POOL = Subject(
     "pool",
     "name",
-    columns=(
-        Column("Pool", lambda row: Link(row["name"], f"/runs?pool={quote(row['name'], safe='')}")),
-        Column("In use", _in_use, right=True),
-        Column("Executing", count("executing"), right=True, leaves=1),
-        Column("Runs wait", count("waiting_runs"), right=True),
-        Column("Tasks wait", count("waiting_tasks"), right=True),
-        Column("Oldest wait", lambda row: Took(row.get("oldest_wait_at"), None), leaves=2),
-        Column("Weight", lambda row: f"{row.get('weight'):g}", right=True, leaves=3),
-        Column("Reserved", count("reserved"), right=True, leaves=3),
-        Column(
-            "Last hour",
-            lambda row: None if row.get("share") is None else f"{row['share']:.0%}",
-            right=True,
-            leaves=2,
-        ),
-        _wide("Queue", "queue", page=True),
-        Column("Problem", "problem", fills=True),
-    ),
+    columns=_POOL_COLUMNS,
+    facts=[(column.title.lower(), column.source) for column in _POOL_COLUMNS],
 )
 
 # --- sites ----------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problem_codes import CODES, Kind
 
@@ -25,9 +24,7 @@ def document() -> str:
     """
     # The application serves no request, so the routes need no services.
     nothing: Any = None
-    store = Store(
-        **{port.name: nothing for port in fields(Store)} | {"pools": PoolStore(nothing, nothing)}
-    )
+    store = Store(**{port.name: nothing for port in fields(Store)})
     gateway = Gateway(
         store, nothing, nothing, entrance=Entrance(), code=nothing, outbox_retry_s=None
     )

@@ -90,6 +90,10 @@ CRAWLER = {
     "describe": ("runs.verbs:describe_crawler", "Show one crawler from the catalogue."),
     "check": ("runs.check:check", "Use real runs to check that a crawler meets the contract."),
 }
+POOL = {
+    "set": ("runs.pools:set_pool", "Create a pool in the database, or change it."),
+    "delete": ("runs.pools:delete", "Delete a pool from the database."),
+}
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Upgrade the database's schema to this version."),
     "current": ("admin.services:db_current", "Show the schema version of the database."),
@@ -127,6 +131,7 @@ CLUSTER = {
 }
 NOUNS = (
     VerbGroup("crawler", "The catalogue of crawlers.", CRAWLER),
+    VerbGroup("pool", "Pools: named shares of the slots.", POOL),
     VerbGroup("token", "Tokens in the database, for clients of the gateway.", TOKEN, "Services"),
     VerbGroup("db", "The database.", DB, "Services"),
     VerbGroup("cluster", "The Kubernetes cluster.", CLUSTER, "Services"),

@@ -71,7 +71,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Pools:
-    """The pools of an installation, and the slots of its cluster. Raises ``InvalidRequest``."""
+    """The pools of an installation, and the slots of its cluster."""
 
     named: Mapping[str, Pool] = field(default_factory=dict)
     slots: int | None = None
@@ -82,22 +82,45 @@ class Pools:
     reserved slots.
     """
     window: int | None = None
-    """Without pools, the number of tasks of a run that may wait on a full cluster, so that its
-    scheduler chooses among equally many tasks of each run. ``None`` means any number.
+    """The number of tasks of a run that may wait on a full cluster, so that its scheduler chooses
+    among equally many tasks of each run. ``None`` means any number, as always with pools.
     """
 
+    stored: frozenset[str] = frozenset()
+    """The names of those that people set in the database. All others come from the settings."""
+
     def __post_init__(self) -> None:
-        if reserved := sum(pool.reserved for pool in self.named.values()):
+        if any(pool.reserved for pool in self.named.values()):
             object.__setattr__(self, "surplus", 0)
+        if self.named:
+            object.__setattr__(self, "window", None)
+
+    def with_stored(self, stored: Mapping[str, Pool]) -> Pools:
+        """Return the pools of the settings, and these of the database in place of those so far. A
+        pool of the settings hides one of the same name.
+        """
+        configured = {n: pool for n, pool in self.named.items() if n not in self.stored}
+        names = frozenset(stored.keys() - configured.keys())
+        return replace(self, named={**stored, **configured}, stored=names)
+
+    def check_all(self, prefix: str = "") -> None:
+        """Raise ``InvalidRequest`` if the pools do not fit together. ``prefix`` is put before the
+        names of fields.
+        """
+        if len(self.named) > POOLS_MAX:
+            raise InvalidRequest(
+                f"{prefix}{len(self.named)} pools are too many; at most {POOLS_MAX} are allowed, "
+                "so delete some"
+            )
+        reserved = sum(pool.reserved for pool in self.named.values())
         if self.slots is not None and reserved > self.slots:
             raise InvalidRequest(
-                f"LIFECYCLE_POOLS: reserved: {reserved} slots in total are too many for "
-                f"{self.slots} slots; "
+                f"{prefix}reserved: {reserved} slots in total are too many for {self.slots} slots; "
                 "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
             )
         if (own := self.of(DEFAULT).project) is not None:
             raise refusal(
-                f"LIFECYCLE_POOLS: {DEFAULT}: project",
+                f"{prefix}{DEFAULT}: project",
                 own,
                 f"{DEFAULT} serves every project; leave it out, and give the project another pool",
             )
@@ -109,8 +132,8 @@ class Pools:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A short string that changes whenever the pools change."""
-        named = {name: asdict(pool) for name, pool in self.named.items()}
+        """A short string that changes whenever the pools of the settings change."""
+        named = {n: asdict(pool) for n, pool in self.named.items() if n not in self.stored}
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
     def serving(self, name: str, project: str | None = None) -> str:
@@ -156,7 +179,7 @@ class Pools:
         known = {DEFAULT, *self.of_project(project).named}
         if name is not None and name not in known:
             advice = suggest(name, sorted(known))
-            raise refusal("pool", name, f"LIFECYCLE_POOLS does not have this pool; {advice}")
+            raise refusal("pool", name, f"there is no such pool; {advice}")
 
 
 _PLAIN = Pool()
@@ -323,12 +346,13 @@ class Gate:
         """Return the number of slots of the cluster, or ``None`` if it is unknown and thus
         unlimited.
         """
+        slots = self.pools.slots if self.pools.counted else None
         if self.refused is None:
-            return self.pools.slots
+            return slots
         count, at = self.refused
         tries = min(max((now - at).total_seconds(), 0.0) / PROBE_S, 20.0)
         learned = count + int(2**tries) - 1
-        return learned if self.pools.slots is None else min(learned, self.pools.slots)
+        return learned if slots is None else min(learned, slots)
 
     def free(self, now: datetime) -> int:
         """Return the maximum number of slots that one decision can give."""

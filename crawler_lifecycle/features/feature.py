@@ -52,6 +52,10 @@ class Feature:
     """The function that raises ``NotInThisState`` if an ended run cannot execute its code again,
     from the connection, the row of the run and its changed request.
     """
+    names_pool: str = ""
+    """The function that returns what starts runs in a pool later, such as ``schedule nightly``,
+    from the connection and the name of the pool.
+    """
     routes: tuple[str, ...] = ()
     """Functions that add routes of the API. Like those in ``pages`` and ``middleware``, they take
     the app and the gateway.

@@ -68,7 +68,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_uploads(app, store.tasks, gateway.bundles)
     add_ledger(app, store.corrections, store.overdue, clock)
     add_readers(app, store, gateway.views, gateway.feed)
-    add_pools(app, store.pools)
+    add_pools(app, store.pools, gateway.crawlers)
     add_logs(app, gateway.reader)
     add_files(app, gateway.files, store.runs, store.tasks)
     add_items(app, gateway.items)

@@ -118,12 +118,14 @@ def add_metrics(
 
 def _ask_about_pools(metrics: Metrics, store: Store, clock: Clock) -> None:
     """Add the metrics of pools."""
-    pools = store.pools.known_pools
-    names = sorted({DEFAULT, *pools.named})
+    names = [DEFAULT]
 
     def places() -> Values:
         now = clock()
-        rows = {row.name: row for row in (store.pools.list_pools() if pools.counted else ())}
+        is_counted = store.pools.known_pools().counted
+        rows = {row.name: row for row in (store.pools.list_pools() if is_counted else ())}
+        # A pool that was deleted stays, without slots.
+        names.extend(sorted(rows.keys() - {*names}))
         return (
             {name: row.in_use for name, row in rows.items()},
             dict.fromkeys(names, math.nan)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Path, Request, Response
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
+from crawler_lifecycle.domain.pools import POOL_NAME, Pool
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
+from crawler_lifecycle.gateway.runs.commands import existing
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import BodyOf, SignedBody
 from crawler_lifecycle.gateway.ui.parts.choosing import CAPACITY_TABS, LIVE, Chooser
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
@@ -21,8 +28,11 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 )
 from crawler_lifecycle.gateway.ui.runs.columns import parent_link
 from crawler_lifecycle.ports.pools import PoolRow
+from crawler_lifecycle.settings import PoolLimits
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.subjects import POOL
+
+PoolName = Annotated[str, Path(pattern=f"^{POOL_NAME.pattern}$")]
 
 
 class PoolList(BaseModel):
@@ -33,8 +43,35 @@ class PoolList(BaseModel):
     pools: list[PoolRow]
 
 
-def add_pools(app: FastAPI, pools: PoolStore) -> None:
-    """Add ``GET /v1/pools``."""
+class PutPool(PoolLimits, SignedBody):
+    """Body of ``PUT /v1/pools/{pool}``: all limits of the pool. An omitted field has its
+    default.
+    """
+
+    def pool(self) -> Pool:
+        """Return the pool."""
+        return Pool(**self.model_dump(exclude={"requested_by"}))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPool(PoolRow):
+    """A pool after a command."""
+
+    note: str = ""
+
+
+def add_pools(app: FastAPI, pools: PoolStore, crawlers: Crawlers) -> None:
+    """Add the routes of pools."""
+
+    def find(name: str) -> PoolRow:
+        known = {row.name: row for row in pools.list_pools() if row.origin is not None}
+        return existing("pool", name, known.get(name), known)
+
+    def changed(row: PoolRow, note: str) -> ChangedPool:
+        pools.adopt()
+        # The access log shows what changed.
+        present_call().about.append(("pool", row.name, note, True))
+        return ChangedPool(**asdict(row), note=note)
 
     @app.get("/v1/pools", **documents(PoolList))
     def list_pools(request: Request) -> Response:
@@ -42,6 +79,51 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
         runs that wait for one.
         """
         return conditional(request, PoolList(pools=pools.list_pools()))
+
+    @app.put("/v1/pools/{pool}")
+    def put_pool(pool: PoolName, body: BodyOf[PutPool]) -> ChangedPool:
+        """Create a pool, or replace its limits. They hold for the next slot. A lower maximum stops
+        no task.
+
+        A pool of the settings (LIFECYCLE_POOLS) cannot be changed here.
+        """
+        signed_body = signed(body)
+        new = signed_body.pool()
+        before, is_new = pools.set_pool(pool, new, signed_body.requested_by)
+        if not is_new:
+            return ChangedPool(**asdict(find(pool)), note="Nothing changed.")
+        return changed(find(pool), _changes(before, new))
+
+    @app.delete("/v1/pools/{pool}")
+    async def delete_pool(pool: PoolName) -> ChangedPool:
+        """Delete a pool of the database that no live run, and nothing that starts runs later,
+        names.
+        """
+        known, _ = await crawlers.last()
+        users = [name for name, crawler in sorted(known.items()) if crawler.pool == pool]
+
+        def delete() -> ChangedPool:
+            row = find(pool)
+            pools.delete_pool(pool, users)
+            return changed(row, "deleted")
+
+        return await run_in_threadpool(delete)
+
+
+def _changes(before: Pool | None, after: Pool) -> str:
+    """Return a text that names each field that differs, such as ``max: none → 2``."""
+    old = asdict(before or Pool())
+    new = asdict(after)
+    shown = [
+        f"{name}: {_shown(old[name])} → {_shown(value)}"
+        for name, value in new.items()
+        if value != old[name]
+    ]
+    return ", ".join(shown) or "created"
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 #: The maximum number of runs that a page names as holders of a pool's slots.
@@ -59,7 +141,7 @@ _COUNTED = (
     "the oldest run."
 )
 _NOT_COUNTED = (
-    "This installation has no pools, so the cluster keeps its own order. LIFECYCLE_POOLS sets "
+    "This installation has no pools, so the cluster keeps its own order. crawlctl pool set creates "
     "pools."
 )
 
@@ -72,7 +154,7 @@ def add_pool_page(app: FastAPI, pools: PoolStore, clock: Clock) -> None:
         """List the pools, and who holds the slots of those in which runs wait."""
         found = pools.list_pools()
         waiting = [row.name for row in found if row.waiting_runs]
-        intro = _COUNTED if pools.known_pools.counted else _NOT_COUNTED
+        intro = _COUNTED if pools.known_pools().counted else _NOT_COUNTED
         chooser = replace(CHOOSER, intro=intro)
         filters = filters_of(request, HeldFilters)
         rows = held(chooser, [asdict(row) for row in found])

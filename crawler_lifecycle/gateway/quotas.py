@@ -29,7 +29,7 @@ def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
     @app.get("/v1/quotas")
     def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
         """The quotas for a start by this caller in this pool, and their present use."""
-        quotas.known_pools.check(pool)
+        quotas.known_pools().check(pool)
         return QuotaList(
             quotas=quotas.quotas_of({"caller": caller_key(), "pool": pool, "project": chosen(None)})
         )

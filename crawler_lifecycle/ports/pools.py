@@ -30,6 +30,11 @@ class PoolRow:
     """
     problem: str | None = None
     """A sentence for operators, with the fix."""
+    origin: str | None = None
+    """``settings`` or ``people``; ``None`` if nothing defines it."""
+    changed_at: datetime | None = None
+    """The time when a person last set it; ``None`` for a pool of the settings."""
+    changed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,7 +403,7 @@ POOL_GONE = POOL | {
     "weight": 1.0,
     "oldest_wait_at": None,
     "share": None,
-    "problem": "LIFECYCLE_POOLS has no pool 'old': default serves its runs; add the pool again, or give the runs another pool",
+    "problem": "there is no pool 'old': default serves its runs; add the pool again, or give the runs another pool",
 }
 PLAN: dict[str, Any] = {
     "plan": "shops.managers:ShopsManager",

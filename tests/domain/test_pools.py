@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import (
     CALL_S,
+    POOLS_MAX,
     PROBE_S,
     RECALL_S,
     Gate,
@@ -248,16 +249,20 @@ def test_who_was_called_is_called_again_after_a_while() -> None:
     ("make", "said"),
     [
         (
-            lambda: Pools({"a": Pool(reserved=3), "b": Pool(reserved=2)}, 4),
+            lambda: Pools({"a": Pool(reserved=3), "b": Pool(reserved=2)}, 4).check_all(),
             "reserved: 5 slots in total are too many for 4",
         ),
         (
-            lambda: Pools({"default": Pool(project="a")}),
+            lambda: Pools({"default": Pool(project="a")}).check_all("LIFECYCLE_POOLS: "),
             "LIFECYCLE_POOLS: default: project: 'a' is not allowed; default serves every project; leave it out",
         ),
         (
+            lambda: Pools({f"p{n}": Pool() for n in range(POOLS_MAX + 1)}).check_all(),
+            "101 pools are too many; at most 100 are allowed, so delete some",
+        ),
+        (
             lambda: Pools({"a": Pool()}).check("b"),
-            "pool: 'b' is not allowed; LIFECYCLE_POOLS does not have this pool",
+            "pool: 'b' is not allowed; there is no such pool",
         ),
     ],
 )

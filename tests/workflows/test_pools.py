@@ -168,4 +168,4 @@ async def test_an_unknown_pool_is_refused_by_name(pooled: WorkflowHarness) -> No
     handle = await pooled.start({"crawler": "books", "pool": "three"})
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result()
-    assert "LIFECYCLE_POOLS does not have this pool" in str(failed.value.cause)
+    assert "there is no such pool" in str(failed.value.cause)

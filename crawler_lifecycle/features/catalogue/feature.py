@@ -11,7 +11,7 @@ CATALOGUE = Feature(
     verbs={
         "apply": (
             "cli.apply:apply",
-            "Make crawlers, sites, schedules and webhooks the same as files.",
+            "Make pools, crawlers, sites, schedules and webhooks the same as files.",
         ),
     },
     # More verbs of a noun that the core has.

@@ -10,6 +10,7 @@ PACKAGES = Feature(
     tables=("store.tables",),
     subject="store.tables:package.c.name",
     check_resume="store.needs:check_resume",
+    names_pool="store.needs:who_names_pool",
     verbs={"deploy": ("cli:deploy", "Deploy the code of a project as a version of a package.")},
     nouns=(
         VerbGroup(

@@ -115,9 +115,9 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         listCrawlerHistory listCanaries""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
-    # The limits of a site hold for the runs of all projects.
+    # The limits of a site and a pool hold for the runs of all projects.
     (Access(Role.OPERATE, everything=True), "audit closeSite openSite"),
-    (Access(Role.ADMIN, everything=True), "putSite deleteSite"),
+    (Access(Role.ADMIN, everything=True), "putSite deleteSite putPool deletePool"),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
     (Access(Role.READ, stream="when followed"), "getLog"),
     (

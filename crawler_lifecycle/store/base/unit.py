@@ -34,6 +34,7 @@ from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.engine import Database
 
 from .outbox import facts, insert_event, outbox_counter, outbox_event
+from .pools import with_stored
 from .rows import Row, T, change_row, made, seen
 
 log = logging.getLogger(__name__)
@@ -259,10 +260,10 @@ class StorePart:
         self._pools = pools
         self._quotas = quotas
 
-    @property
     def known_pools(self) -> Pools:
-        """The configured pools that the current caller may use."""
-        return self._pools.of_project(only())
+        """Return the pools that the current caller may use."""
+        with self._db.reading() as conn:
+            return with_stored(conn, self._pools).of_project(only())
 
     def _check_most(
         self, conn: Connection, table: Table, is_open: ColumnElement[bool], project: str

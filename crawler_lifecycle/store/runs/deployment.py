@@ -13,12 +13,14 @@ from sqlalchemy import Connection, and_, case, func, insert, literal, null, or_,
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NO_ROOM
 from crawler_lifecycle.ports.polls import Start
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import change_in, rows_in
+from crawler_lifecycle.store.base.pools import with_stored
 from crawler_lifecycle.store.base.rows import Row, made
 
 from .additions import first_attempt
@@ -85,10 +87,11 @@ class DeploymentStore(RunPart):
             if unit.run["next_look_at"] is None:
                 unit.update_run(next_look_at=next_look_at)
             rows = _of_one_call(_offerable(unit, limit, now))
-            rows = self._given(unit, rows, max_parallel, now)
+            pools = with_stored(unit.conn, self._pools)
+            rows = self._given(unit, pools, rows, max_parallel, now)
             values: dict[str, Any] = {"offered_until": last, "cluster_place": place}
-            if self._pools.counted:
-                pool = self._pools.serving(unit.run["pool"], unit.run["project"])
+            if pools.counted:
+                pool = pools.serving(unit.run["pool"], unit.run["project"])
                 values |= {"pool": pool, "priority": priority_of(unit)}
             _set_queued(unit, [row["task_id"] for row in rows], **values)
             return [
@@ -96,7 +99,12 @@ class DeploymentStore(RunPart):
             ], None
 
     def _given(
-        self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime
+        self,
+        unit: Unit,
+        pools: Pools,
+        rows: Sequence[Row],
+        max_parallel: int | None,
+        now: datetime,
     ) -> Sequence[Row]:
         """Return as many of the first rows as ``max_parallel``, the window, the caps and the slots
         of the pool allow.
@@ -105,12 +113,12 @@ class DeploymentStore(RunPart):
         they already hold a slot.
         """
         new = [row for row in rows if not _is_offered(unit, row)]
-        gives = self._gives(unit)
+        gives = _gives(unit, pools)
         queued = room = len(new)
-        if gives or max_parallel is not None or self._pools.window is not None:
+        if gives or max_parallel is not None or pools.window is not None:
             counts = unit.counts()
             offered = _count_offered(unit) if new else 0
-            room = self._room(unit, counts, offered, max_parallel)
+            room = _room(unit, pools.window, counts, offered, max_parallel)
             queued = counts.queued - offered
         first = new[:room]
         most = allowed(unit, len(first))
@@ -121,33 +129,22 @@ class DeploymentStore(RunPart):
             if most == len(first):  # otherwise the run waits for its cap, and not for its pool
                 resting = count_resting(unit.conn, unit.run_id, now).tasks
                 wanted = max(min(queued - resting, room), most)
-            got = take_slots(unit, self._pools, wanted, most)
+            got = take_slots(unit, pools, wanted, most)
             if got < most:
                 leave_caps(unit)  # the run waits for its pool
             most = got
         else:
-            leave_line(unit)  # the settings may have changed during the wait
+            leave_line(unit)  # the pools may have changed during the wait
         chosen = {row["task_id"] for row in first[:most]}
         return [row for row in rows if _is_offered(unit, row) or row["task_id"] in chosen]
-
-    def _room(self, unit: Unit, counts: TaskCounts, offered: int, max_parallel: int | None) -> int:
-        """Return how many further tasks ``max_parallel`` and the window allow."""
-        room = counts.queued
-        if max_parallel is not None:
-            room = max(0, max_parallel - counts.active - offered)
-        if self._pools.window is not None:
-            room = min(room, max(0, _window(unit, counts, self._pools.window) - offered))
-        return room
-
-    def _gives(self, unit: Unit) -> bool:
-        """Return whether the store, and not Kueue, assigns the slots of this run's pool."""
-        return self._pools.counted and self.queue_of(unit.run["pool"], unit.run["project"]) is None
 
     def queue_of(self, pool: str, project: str) -> str | None:
         """Return the Kueue queue of the pool that serves such runs; ``None`` if the store assigns
         its slots.
         """
-        return self._pools.of(self._pools.serving(pool, project)).queue
+        with self._db.reading() as conn:
+            pools = with_stored(conn, self._pools)
+        return pools.of(pools.serving(pool, project)).queue
 
     def waits_for_slot(self, run_id: int) -> bool:
         """Return whether the run is waiting for slots of its pool or of a cap."""
@@ -155,7 +152,7 @@ class DeploymentStore(RunPart):
             return self._waits(conn, run_id)
 
     def _waits(self, conn: Connection, run_id: int) -> bool:
-        in_pool = self._pools.counted and wait_of(conn, run_id) is not None
+        in_pool = wait_of(conn, run_id) is not None and with_stored(conn, self._pools).counted
         return in_pool or waits_for_cap(conn, run_id)
 
     def record_deployed(
@@ -236,8 +233,9 @@ class DeploymentStore(RunPart):
                     if (end := coming.get(i)) is not None and end >= unit.now
                 },
             )
-            if put_off and self._gives(unit):
-                note_refused(unit, self._pools, len(put_off))
+            pools = with_stored(unit.conn, self._pools) if put_off else self._pools
+            if put_off and _gives(unit, pools):
+                note_refused(unit, pools, len(put_off))
             return unit.counts()
 
     def refuse_queued(
@@ -360,6 +358,24 @@ class DeploymentStore(RunPart):
     def ended_groups(self, run_id: int) -> list[EndedTasks]:
         with self._db.reading() as conn:
             return ended_groups(conn, run_id)
+
+
+def _gives(unit: Unit, pools: Pools) -> bool:
+    """Return whether the store, and not Kueue, assigns the slots of this run's pool."""
+    name = pools.serving(unit.run["pool"], unit.run["project"])
+    return pools.counted and pools.of(name).queue is None
+
+
+def _room(
+    unit: Unit, window: int | None, counts: TaskCounts, offered: int, max_parallel: int | None
+) -> int:
+    """Return how many further tasks ``max_parallel`` and the window allow."""
+    room = counts.queued
+    if max_parallel is not None:
+        room = max(0, max_parallel - counts.active - offered)
+    if window is not None:
+        room = min(room, max(0, _window(unit, counts, window) - offered))
+    return room
 
 
 def _taken_over(unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:

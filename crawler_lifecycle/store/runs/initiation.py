@@ -27,6 +27,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
 from crawler_lifecycle.store.base.bulk import put_row
+from crawler_lifecycle.store.base.pools import with_stored
 from crawler_lifecycle.store.base.rows import Row, check_free
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
@@ -200,7 +201,7 @@ class InitiationStore(RunPart):
         args: TaskArgs | None,
         caller: str | None,
     ) -> Unit:
-        self._pools.check(request.pool, request.project)
+        with_stored(conn, self._pools).check(request.pool, request.project)
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {

@@ -9,7 +9,7 @@ date (``domain/pools.py``).
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -31,10 +31,12 @@ from sqlalchemy import (
     update,
 )
 
+from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.pools import (
     CALL_S,
     DEFAULT,
     Gate,
+    Pool,
     Pools,
     Share,
     Ticket,
@@ -42,12 +44,14 @@ from crawler_lifecycle.domain.pools import (
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import SLOT_WAIT, InLine
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.pools import PoolRow, SlotHolder
 from crawler_lifecycle.store.base.bulk import change_in, put_row
+from crawler_lifecycle.store.base.pools import stored_pool, stored_rows, with_stored
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.columns import UtcTime
 
-from .tables import pool_gate, pool_ticket, run_history, task_history
+from .tables import LIVE_RUNS, pool_gate, pool_ticket, run_history, task_history
 from .tickets import SlotLines, holds_slot, late_rows, live_workflows
 from .unit import Unit
 
@@ -61,7 +65,13 @@ AHEAD_MAX = 1000
 _TICKET = [
     pool_ticket.c[name] for name in ("run_id", "pool", "priority", "since", "wanted", "called_at")
 ]
+#: The origins of pools.
+SETTINGS = "settings"
+PEOPLE = "people"
+#: The maximum number of things that an error names.
+_SHOWN = 5
 _EXECUTING = (TaskStatus.RUNNING, TaskStatus.STOPPING)
+_STATE = select(pool_gate.c.state).where(pool_gate.c.id == 1)
 
 
 def take_slots(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
@@ -158,13 +168,14 @@ class PoolStore(SlotLines):
         """
         p = pool_ticket.c
         r = run_history.c
-        owned = [
-            and_(p.pool == name, r.project != of.project)
-            for name, of in self._pools.named.items()
-            if of.project
-        ]
-        gone = or_(p.pool.not_in({DEFAULT, *self._pools.named}), *owned)
         with self._db.writing() as conn:
+            named = with_stored(conn, self._pools).named
+            owned = [
+                and_(p.pool == name, r.project != of.project)
+                for name, of in named.items()
+                if of.project
+            ]
+            gone = or_(p.pool.not_in({DEFAULT, *named}), *owned)
             found = conn.execute(
                 select(p.run_id).join(run_history, r.run_id == p.run_id).where(gone)
             ).scalars()
@@ -185,7 +196,7 @@ class PoolStore(SlotLines):
         with self._db.writing() as conn:
             now = self._clock()
             with _gate(conn, self._pools, now) as gate:
-                each = max(HEADS, HEADS_OF_ALL // len({DEFAULT, *self._pools.named}))
+                each = max(HEADS, HEADS_OF_ALL // len({DEFAULT, *gate.pools.named}))
                 late = [Ticket(*row) for row in late_rows(conn, pool_ticket, _TICKET, now)]
                 lines = _heads(conn, gate, now, each), late
                 workflows = live_workflows(
@@ -207,7 +218,8 @@ class PoolStore(SlotLines):
         return {run_id: workflows[run_id] for run_id in (*to_call, *again)}
 
     def list_pools(self) -> list[PoolRow]:
-        """Return all pools: the configured ones, and those whose slots runs hold or wait for.
+        """Return all pools: those of the settings and of the database, and those whose slots runs
+        hold or wait for.
 
         A caller with access to one project gets only the pools that this project may use, with the
         slots that runs of the project hold and wait for.
@@ -218,52 +230,64 @@ class PoolStore(SlotLines):
             p.pool
         )
         with self._db.reading() as conn:
-            gate = _read_gate(conn, self._pools, now, own=True)
-            waiting = {row[0]: row[1:] for row in conn.execute(_own(waits, p.run_id))}
+            gate = _read_gate(conn, with_stored(conn, self._pools), now, own=True)
+            stored = stored_rows(conn)
+            waiting = {row[0]: tuple(row[1:]) for row in conn.execute(_own(waits, p.run_id))}
         if only() is None:
             gate.sample(now, set(waiting))
         else:
             gate.shares.clear()  # the share of one pool would reveal how much other projects used
         used = sum(share.used for share in gate.shares.values())
+        known = gate.pools.of_project(only())
+        none = (0, 0, None)
         return [
-            self._pool_row(gate, name, used, *waiting.get(name, (0, 0, None)))
-            for name in sorted({DEFAULT, *self.known_pools.named, *gate.held, *waiting})
+            _pool_row(gate, known, name, used, waiting.get(name, none), stored.get(name))
+            for name in sorted({DEFAULT, *known.named, *gate.held, *waiting})
         ]
 
-    def _pool_row(
-        self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None
-    ) -> PoolRow:
-        known = self.known_pools
-        share = gate.share(name)
-        problem = None
-        if self._pools.shut(name):
-            problem = (
-                f"all slots are reserved for other pools: runs of pool {name} never start; "
-                "reserve fewer slots, or add slots"
+    def set_pool(self, name: str, new: Pool, by: str | None) -> tuple[Pool | None, bool]:
+        """Create a pool, or change it. Returns the former one, and whether anything changed.
+
+        Tasks keep their slots, also above a new maximum. Raises ``InvalidRequest`` if it does not
+        fit to the other pools, and ``NotInThisState`` for a pool of the settings.
+        """
+        with self._db.writing() as conn:
+            pools, before = self._changeable(conn, name)
+            if before == new:
+                return before, False
+            replace(pools, named={**pools.named, name: new}).check_all()
+            values = {"document": asdict(new), "changed_at": self._clock(), "changed_by": by}
+            put_row(conn, stored_pool, {"name": name}, values)
+            return before, True
+
+    def delete_pool(self, name: str, crawlers: Sequence[str]) -> Pool | None:
+        """Delete a pool. Returns it; ``None`` if the database does not have it.
+
+        Raises ``NotInThisState`` for a pool of the settings, and for one that live runs, these
+        ``crawlers``, or anything else that starts runs later, name. Runs in ``default`` need no
+        such row.
+        """
+        with self._db.writing() as conn:
+            _, before = self._changeable(conn, name)
+            if before is not None:
+                if name != DEFAULT:
+                    _check_unneeded(conn, name, crawlers)
+                conn.execute(delete(stored_pool).where(stored_pool.c.name == name))
+            return before
+
+    def _changeable(self, conn: Connection, name: str) -> tuple[Pools, Pool | None]:
+        """Lock the pools. Return them, and the one with this name.
+
+        Raises ``NotInThisState`` for a pool of the settings.
+        """
+        if name in self._pools.named:
+            raise NotInThisState(
+                f"pool {name!r} is set by LIFECYCLE_POOLS; change it there, and restart all "
+                "processes"
             )
-        elif name != DEFAULT and name not in known.named:
-            problem = (
-                f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add the pool "
-                "again, or give the runs another pool"
-            )
-        elif gate.fingerprint not in (None, self._pools.fingerprint):
-            problem = (
-                "a worker assigned slots with a different value of LIFECYCLE_POOLS; give all "
-                "processes the same value, and restart them"
-            )
-        return PoolRow(
-            name=name,
-            # Slots held by its own runs are not compared with a limit that applies to all projects
-            # together.
-            **asdict(known.of(name)) | ({} if self._pools.told(name) else {"max": None}),
-            in_use=gate.holds(name).all,
-            executing=gate.holds(name).executing,
-            waiting_runs=runs,
-            waiting_tasks=int(tasks),
-            oldest_wait_at=oldest,
-            share=round(share.used / used, 4) if used else None,
-            problem=problem,
-        )
+        _lock_gate(conn)
+        pools = with_stored(conn, self._pools)
+        return pools, pools.named.get(name)
 
     def slot_holders(self, pool: str, limit: int) -> list[SlotHolder]:
         """Return the runs that hold the most slots of a pool, at most ``limit`` of them.
@@ -272,8 +296,9 @@ class PoolStore(SlotLines):
         """
         t = task_history.c
         r = run_history.c
-        named = sorted(self._pools.named.keys() - {DEFAULT})
-        # The pool ``default`` also serves the runs of pools that are no longer in the settings.
+        with self._db.reading() as conn:
+            named = sorted(with_stored(conn, self._pools).named.keys() - {DEFAULT})
+        # The pool ``default`` also serves the runs of pools that are no longer there.
         is_here = t.pool == pool if pool in named else func.coalesce(t.pool, "").not_in(named)
         tasks = [select(t.run_id).where(kind, is_here) for kind in holds_slot(self._clock())]
         held = union_all(*tasks).subquery("held")
@@ -293,9 +318,10 @@ class PoolStore(SlotLines):
         """
         p = pool_ticket.c
         now = self._clock()
-        if not self._pools.counted:
-            return None
         with self._db.reading() as conn:
+            pools = with_stored(conn, self._pools)
+            if not pools.counted:
+                return None
             row = (
                 conn.execute(_own(select(*_TICKET), p.run_id).where(p.run_id == run_id))
                 .mappings()
@@ -304,7 +330,7 @@ class PoolStore(SlotLines):
             if row is None:
                 return None
             mine = made(Ticket, row)
-            gate = held = _read_gate(conn, self._pools, now)
+            gate = held = _read_gate(conn, pools, now)
             urgent = and_(p.pool == mine.pool, p.priority < mine.priority)
             same = and_(p.pool == mine.pool, p.priority == mine.priority)
             older = and_(
@@ -322,23 +348,74 @@ class PoolStore(SlotLines):
 
             everybody = own = ahead(select(p.wanted))
             if only() is not None:
-                held = _read_gate(conn, self._pools, now, own=True)
+                held = _read_gate(conn, pools, now, own=True)
                 own = ahead(_own(select(p.wanted), p.run_id))
         name = mine.pool
-        pool = self._pools.of(mine.pool)
+        pool = pools.of(mine.pool)
         rate = (
             gate.holds(name).all / gate.hold_s(name)[name] if gate.share(name).given >= 1 else 0.0
         )
         return InLine(
             pool=name,
             in_use=held.holds(name).all,
-            most=pool.max if self._pools.told(name) else None,
+            most=pool.max if pools.told(name) else None,
             urgent=own[0],
             older=own[1],
             about_s=(sum(everybody) + 1) / rate if rate else None,
-            shut=self._pools.shut(name),
-            shared=not self._pools.told(name),
+            shut=pools.shut(name),
+            shared=not pools.told(name),
         )
+
+
+def _pool_row(
+    gate: Gate,
+    known: Pools,
+    name: str,
+    used: float,
+    waiting: tuple[int, int, datetime | None],
+    row: Row | None,
+) -> PoolRow:
+    """Return a pool. ``known`` are those that the caller may use. ``used`` is the use of all pools
+    in the last hour, ``waiting`` the numbers of runs and tasks that wait, and since when, and
+    ``row`` is the row of the pool, if it has one.
+    """
+    pools = gate.pools
+    share = gate.share(name)
+    runs, tasks, oldest_wait_at = waiting
+    origin: dict[str, Any] = {"origin": SETTINGS if name in known.named else None}
+    if row is not None and name in known.stored:
+        by = row["changed_by"] if only() is None else None
+        origin = {"origin": PEOPLE, "changed_at": row["changed_at"], "changed_by": by}
+    problem = None
+    if pools.shut(name):
+        problem = (
+            f"all slots are reserved for other pools: runs of pool {name} never start; "
+            "reserve fewer slots, or add slots"
+        )
+    elif name != DEFAULT and name not in known.named:
+        problem = (
+            f"there is no pool {name!r}: {DEFAULT} serves its runs; add the pool "
+            "again, or give the runs another pool"
+        )
+    elif gate.fingerprint not in (None, pools.fingerprint):
+        problem = (
+            "a worker assigned slots with a different value of LIFECYCLE_POOLS; give all "
+            "processes the same value, and restart them"
+        )
+    return PoolRow(
+        name=name,
+        # Slots held by its own runs are not compared with a limit that applies to all projects
+        # together.
+        **asdict(known.of(name)) | ({} if pools.told(name) else {"max": None}),
+        in_use=gate.holds(name).all,
+        executing=gate.holds(name).executing,
+        waiting_runs=runs,
+        waiting_tasks=int(tasks),
+        oldest_wait_at=oldest_wait_at,
+        share=round(share.used / used, 4) if used else None,
+        problem=problem,
+        **origin,
+    )
 
 
 def _own(query: Select[Any], run_id: ColumnElement[int]) -> Select[Any]:
@@ -388,10 +465,12 @@ def _read_gate(
     """Return the gate. If ``own`` is true, the gate counts only slots that runs of the caller's
     project hold.
     """
-    query = select(pool_gate.c.state).where(pool_gate.c.id == 1)
-    state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
-    if state is None and lock:  # a manual edit removed the row
-        conn.execute(insert(pool_gate).values(id=1, state={}))
+    if lock:
+        state = _lock_gate(conn)
+        # A pool that was changed while this transaction waited counts already.
+        pools = with_stored(conn, pools)
+    else:
+        state = conn.execute(_STATE).scalar_one_or_none()
     gate = _restored(state or {}, pools)
     t = task_history.c
     columns = (t.status, t.pool, t.priority)
@@ -406,6 +485,32 @@ def _read_gate(
         else:
             gate.take(name, priority or 3, count)
     return gate
+
+
+def _lock_gate(conn: Connection) -> Mapping[str, Any] | None:
+    """Lock the gate until the end of the transaction, and return its state."""
+    state: Mapping[str, Any] | None = conn.execute(_STATE.with_for_update()).scalar_one_or_none()
+    if state is None:  # a manual edit removed the row
+        conn.execute(insert(pool_gate).values(id=1, state={}))
+    return state
+
+
+def _check_unneeded(conn: Connection, name: str, crawlers: Sequence[str]) -> None:
+    """Raise ``NotInThisState`` if live runs, these ``crawlers``, or anything else that starts runs
+    later, name a pool.
+    """
+    r = run_history.c
+    live = select(r.run_id).where(r.pool == name, r.status.in_(LIVE_RUNS)).order_by(r.run_id)
+    names = [f"run {run_id}" for run_id in conn.execute(live.limit(_SHOWN + 1)).scalars()]
+    names += [f"crawler {crawler}" for crawler in crawlers]
+    for feature in FEATURES:
+        if feature.names_pool:
+            names += feature.load(feature.names_pool)(conn, name)
+    if names:
+        more = " and others" if len(names) > _SHOWN else ""
+        raise NotInThisState(
+            f"pool {name!r} is named by {', '.join(names[:_SHOWN])}{more}; change or end them first"
+        )
 
 
 def _state(gate: Gate) -> dict[str, Any]:

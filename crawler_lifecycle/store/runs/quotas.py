@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.quotas import KINDS, OPEN, WINDOW, Limit, Quotas, limits_of
 from crawler_lifecycle.domain.task import ALIVE, TaskStatus
 from crawler_lifecycle.store.base.outbox import outbox_counter
+from crawler_lifecycle.store.base.pools import with_stored
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .tables import LIVE_RUNS, run_history, task_history
@@ -45,7 +46,7 @@ def check_quotas(
     if counted:
         conn.execute(select(outbox_counter.c.seq).with_for_update())
     for limit in counted:
-        told = limit.kind != "pool" or pools.told(run["pool"])
+        told = limit.kind != "pool" or with_stored(conn, pools).told(run["pool"])
         _counted(conn, limit, run, now).check(tasks, now, told=told)
 
 
@@ -59,8 +60,8 @@ class QuotaStore(StorePart):
         share.
         """
         now = self._clock()
-        told = self._pools.told(run["pool"])
         with self._db.reading() as conn:
+            told = with_stored(conn, self._pools).told(run["pool"])
             limits = limits_of(self._quotas, run)
             return [
                 _counted(conn, limit, run, now) if told or limit.kind != "pool" else limit

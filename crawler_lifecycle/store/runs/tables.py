@@ -302,16 +302,6 @@ pool_gate = new_table(
     required("state", Json),
 )
 
-pool = new_table(
-    "pool",
-    # A pool of the database. LIFECYCLE_POOLS sets others, which have no row.
-    Column("name", String(63), primary_key=True),
-    # The fields of domain/pools.py, Pool.
-    required("document", Json),
-    required("changed_at", UtcTime),
-    Column("changed_by", Words(255)),
-)
-
 pool_ticket = new_table(
     "pool_ticket",
     # A run that is waiting for slots in its pool.

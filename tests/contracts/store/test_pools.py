@@ -330,7 +330,7 @@ def test_a_removed_pool_is_served_by_default_and_reported(
     pooled.begin(fence)
     assert ask(pooled, waiting) == 0
     with pytest.raises(
-        InvalidRequest, match="pool: 'gone' is not allowed; LIFECYCLE_POOLS does not have this pool"
+        InvalidRequest, match="pool: 'gone' is not allowed; there is no such pool"
     ):
         run(pooled, "r3", pool="gone")
     with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=8))) as store:
@@ -338,7 +338,7 @@ def test_a_removed_pool_is_served_by_default_and_reported(
         shown = {row.name: row for row in store.pools.list_pools()}
         assert (
             shown["one"].problem
-            == "LIFECYCLE_POOLS has no pool 'one': default serves its runs; add the pool again, or give the runs another pool"
+            == "there is no pool 'one': default serves its runs; add the pool again, or give the runs another pool"
         )
         assert (shown["one"].waiting_tasks, shown["default"].in_use) == (1, 1)
         store.pools.adopt()
@@ -521,7 +521,7 @@ def test_a_caller_of_one_project_is_told_of_its_own_runs_alone(
 ) -> None:
     with closing(_opened(store_url, clock, SHARING)) as store:
         harness = Harness(store, clock)
-        with pytest.raises(InvalidRequest, match="LIFECYCLE_POOLS does not have this pool"):
+        with pytest.raises(InvalidRequest, match="there is no such pool"):
             run(harness, "x", pool="other", project="p")
         of_own = [run(harness, f"own-{n}", pool="own", project="p") for n in range(2)]
         theirs = run(harness, "theirs", tasks=5, pool="shared", project="q")

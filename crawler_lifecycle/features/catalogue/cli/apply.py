@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
@@ -25,6 +25,8 @@ from crawler_lifecycle.features.schedules.gateway.commands import PutSchedule
 from crawler_lifecycle.features.sites.gateway.commands import PutSite
 from crawler_lifecycle.features.webhooks.domain.definition import shown
 from crawler_lifecycle.features.webhooks.gateway.commands import PutWebhook
+from crawler_lifecycle.gateway.pools import PutPool
+from crawler_lifecycle.settings import PoolLimits
 
 from .entries import differences
 from .files import KINDS, Definition, definitions_in
@@ -62,6 +64,8 @@ class DefinitionKind(ABC):
     """A kind of definitions: how the API lists, compares and changes them."""
 
     plural: str
+    has_projects = True
+    """Whether each of them belongs to a project."""
 
     @property
     def noun(self) -> str:
@@ -122,6 +126,7 @@ class Sites(DefinitionKind):
     """Limits of sites that people set."""
 
     plural = "sites"
+    has_projects = False
 
     def present(self, gateway: Gateway) -> Mapping[str, Present]:
         rows = gateway.rows("/v1/sites", show="limited")
@@ -131,6 +136,24 @@ class Sites(DefinitionKind):
 
     def complete(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
         return _read(PutSite, self.plural, document).limits().to_json()
+
+
+class PoolDefinitions(DefinitionKind):
+    """Pools of the database."""
+
+    plural = "pools"
+    has_projects = False
+
+    def present(self, gateway: Gateway) -> Mapping[str, Present]:
+        rows = gateway.get("/v1/pools")["pools"]
+        return {
+            row["name"]: Present({name: row[name] for name in PoolLimits.model_fields}, None)
+            for row in rows
+            if row["origin"] == "people"
+        }
+
+    def complete(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        return asdict(_read(PutPool, self.plural, document).pool())
 
 
 class Schedules(DefinitionKind):
@@ -163,8 +186,8 @@ class Webhooks(DefinitionKind):
         return shown(_read(PutWebhook, self.plural, document).spec().document())
 
 
-#: In the order in which they are created, because schedules name crawlers.
-ALL = (CrawlerDefinitions(), Sites(), Schedules(), Webhooks())
+#: In the order in which they are created, because crawlers name pools, and schedules name both.
+ALL = (PoolDefinitions(), CrawlerDefinitions(), Sites(), Schedules(), Webhooks())
 assert tuple(kind.plural for kind in ALL) == tuple(KINDS)
 
 
@@ -176,7 +199,7 @@ def apply(
     project: Project = None,
     by: By = None,
 ) -> None:
-    """Make crawlers, sites, schedules and webhooks the same as the definitions in files.
+    """Make pools, crawlers, sites, schedules and webhooks the same as the definitions in files.
 
     A second call changes nothing. If a call is interrupted, the next one does the rest.
 
@@ -288,7 +311,7 @@ def _carry_out(gateway: Gateway, change: Change, project: str | None, by: str) -
             gateway.delete(path)
             return
         body = {**kind.body(change.given), "requested_by": by}
-        if project is not None and kind.plural != "sites":
+        if project is not None and kind.has_projects:
             body["project"] = project
         gateway.put(path, body)
     except CommandFailed:

@@ -15,6 +15,7 @@ from crawler_lifecycle.cli.problems import WrongUsage
 
 #: The kinds of definitions in a folder, with the key that names each.
 KINDS: Mapping[str, str] = {
+    "pools": "name",
     "crawlers": "name",
     "sites": "site",
     "schedules": "name",
@@ -23,7 +24,6 @@ KINDS: Mapping[str, str] = {
 _ENDINGS = (".yaml", ".yml", ".json")
 #: The maximum number of files in a folder.
 FILES_MAX = 2000
-_POOLS = "pools belong to the settings; set LIFECYCLE_POOLS, and remove them here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,6 @@ def _sections(file: Path, document: Any) -> Iterator[tuple[str, list[Any]]]:
     if not isinstance(document, dict):
         raise WrongUsage(f"{file}: not a list of crawlers, and no mapping of {', '.join(KINDS)}")
     for kind, definitions in document.items():
-        if kind == "pools":
-            raise WrongUsage(f"{file}: {_POOLS}")
         if kind not in KINDS:
             raise WrongUsage(f"{file}: {kind!r} is not a kind; known are {', '.join(KINDS)}")
         if definitions is not None and not isinstance(definitions, list):

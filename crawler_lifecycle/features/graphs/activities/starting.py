@@ -191,7 +191,7 @@ class GraphStarts:
         if row is None or not new.begun_as(row):
             crawlers = {crawler.name: crawler for crawler in self.catalogue.all()}
             user_code = self.user_code.list_user_code()
-            pools = self.graphs.known_pools
+            pools = self.graphs.known_pools()
             check_steps(
                 spec.steps,
                 user_code,

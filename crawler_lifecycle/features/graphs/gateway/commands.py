@@ -287,9 +287,8 @@ class GraphCommands:
                 except Problem as problem:
                     raise _refused(step.path, problem.code, problem.detail) from None
         try:
-            await run_in_threadpool(
-                check_steps, steps, rows, known, self.graphs.known_pools, project, self.clock()
-            )
+            pools = await run_in_threadpool(self.graphs.known_pools)
+            await run_in_threadpool(check_steps, steps, rows, known, pools, project, self.clock())
         except Unstartable as error:
             raise _refused(error.path, error.problem, error.why) from None
         functions = any(STEP_RULES[step.kind].called for step in steps)

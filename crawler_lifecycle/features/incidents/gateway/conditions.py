@@ -54,7 +54,7 @@ def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[In
 def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Return the pools that are full while a run has been waiting for a long time, and who holds
     their slots."""
-    if not store.pools.known_pools.counted:
+    if not store.pools.known_pools().counted:
         return
     for row in store.pools.list_pools():
         since = row.oldest_wait_at

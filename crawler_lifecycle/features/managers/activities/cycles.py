@@ -21,6 +21,7 @@ from crawler_lifecycle.activities.shared import activity_method, alive, answered
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.protocols import (
@@ -522,12 +523,13 @@ class _Cycle(FileQuestions):
         ends before that item.
         """
         items: list[SourceItem] = []
+        pools = self._managers.known_pools()
         for item in page.items:
             error = item.error
             if (
                 item.job is not None
                 and not item.known
-                and (problem := self._problem(item.job)) is not None
+                and (problem := self._problem(item.job, pools)) is not None
             ):
                 error = f"position {item.position}: {problem}"
             if error is None:
@@ -538,7 +540,7 @@ class _Cycle(FileQuestions):
                 items.append(SourceItem(item.position, None, error))
         return replace(page, items=items)
 
-    def _problem(self, job: Job) -> str | None:
+    def _problem(self, job: Job, pools: Pools) -> str | None:
         """Return why this job cannot become a run, or ``None`` if the job can become a run or if
         this worker has no catalogue.
         """
@@ -552,7 +554,7 @@ class _Cycle(FileQuestions):
             )
             check_tasks(crawler, job.spider_args, job.job_settings, None)
             self._owner.cloud.resources(job.units)
-            self._managers.known_pools.check(job.pool or crawler.pool, self._row.project)
+            pools.check(job.pool or crawler.pool, self._row.project)
         except InvalidRequest as error:
             return str(error)
         return None

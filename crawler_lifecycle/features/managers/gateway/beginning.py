@@ -200,7 +200,7 @@ class ManagerBeginning(Beginning):
     versions: crawler_fields.Versions
 
     async def fields(self, plan: UserCodeRow) -> list[Option]:
-        pools = self.commands.managers.known_pools
+        pools = await run_in_threadpool(self.commands.managers.known_pools)
         named = sorted(pools.named) if pools.counted else []
         options = [
             replace(option, choices=named) if option.name == "--pool" and named else option

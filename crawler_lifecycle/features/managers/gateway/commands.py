@@ -188,14 +188,15 @@ class ManagerCommands:
         """
         rows = await run_in_threadpool(self.user_code.list_user_code)
         pool = options_of(body.command_line()).get("--pool")
-        self.managers.known_pools.check(pool, project)
+        pools = await run_in_threadpool(self.managers.known_pools)
+        pools.check(pool, project)
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
             if body.options.version is not None:
                 asked = RunRequest(crawler.name, version=body.options.version)
                 await run_in_threadpool(pinned, asked, crawler, self.runs.versions)
             if not pool:
-                self.managers.known_pools.check(crawler.pool, project)
+                pools.check(crawler.pool, project)
             # Jobs may add required arguments later, so only the given names and values are checked.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)
@@ -413,11 +414,10 @@ class ManagerCommands:
         self, project: str, crawler: CrawlerDefinition | None, jobs: Sequence[Job]
     ) -> None:
         """Raise ``InvalidRequest`` with the first job that its pool or crawler would refuse."""
+        pools = self.managers.known_pools()
         for n, job in enumerate(jobs):
             try:
-                self.managers.known_pools.check(
-                    job.pool or (crawler.pool if crawler else None), project
-                )
+                pools.check(job.pool or (crawler.pool if crawler else None), project)
                 if crawler is not None:
                     check_tasks(crawler, job.spider_args, job.job_settings, None)
                     check_sizes(job.spider_args, job.job_settings)

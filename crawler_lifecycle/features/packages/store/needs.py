@@ -1,11 +1,11 @@
-"""The needs for versions: what pruning keeps, and which deletions and resumes are refused."""
+"""The needs for versions and pools: what pruning keeps, and what refuses deletions and resumes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.features.catalogue.store.entries import documents_of, newest_document
@@ -18,7 +18,7 @@ from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_code, run_history
 
-from ..domain.needs import NamedVersion, named_in
+from ..domain.needs import NamedVersion, named_in, names_pool
 from .tables import package_version
 
 _LEFT_STEPS = [state for state in StepState if not state.final]
@@ -29,46 +29,66 @@ def named_versions(conn: Connection) -> Iterator[NamedVersion]:
     """Yield the versions that schedules, open managers with their jobs, and steps of open graphs
     name, of those that the caller may see.
     """
+    for by, document in _documents(conn):
+        yield from named_in(document, by)
+    i = manager_item.c
+    version = i.params["version"].as_string()
+    jobs = _open_jobs(i.params["spider"].as_string(), version).where(version.is_not(None))
+    for manager_id, spider, name in conn.execute(jobs):
+        yield NamedVersion(name, spider, f"manager {manager_id}")
+    job = graph_step.c.job
+    version = job["version"].as_string()
+    crawls = _open_crawls(job["crawler"].as_string(), version).where(version.is_not(None))
+    for graph_id, crawler, name in conn.execute(crawls):
+        yield NamedVersion(name, crawler, f"graph {graph_id}")
+
+
+def who_names_pool(conn: Connection, pool: str) -> list[str]:
+    """Return the schedules, open managers and open graphs that start runs in a pool later."""
+    found = {by for by, document in _documents(conn) if names_pool(document, pool)}
+    jobs = _open_jobs().where(manager_item.c.params["pool"].as_string() == pool)
+    found.update(f"manager {manager_id}" for manager_id in conn.execute(jobs).scalars())
+    crawls = _open_crawls().where(graph_step.c.job["pool"].as_string() == pool)
+    found.update(f"graph {graph_id}" for graph_id in conn.execute(crawls).scalars())
+    return sorted(found)
+
+
+def _documents(conn: Connection) -> Iterator[tuple[str, object]]:
+    """Yield the definition of each schedule, the options of each open manager, and each step of an
+    open graph that starts a manager, after the words for it.
+    """
     schedules = select(schedule.c.name, schedule.c.definition)
     schedules = schedules.where(schedule.c.deleted_at.is_(None), *seen(schedule))
     for name, definition in conn.execute(schedules):
-        yield from named_in(definition, f"schedule {name}")
+        yield f"schedule {name}", definition
     m = manager.c
     open_ = (m.status.in_(LIVE_RUNS), *seen(manager))
     for manager_id, options in conn.execute(select(m.manager_id, m.options).where(*open_)):
-        yield from named_in(options, f"manager {manager_id}")
-    yield from _by_jobs(conn)
-    yield from _by_steps(conn)
+        yield f"manager {manager_id}", options
+    managers = _left_steps().where(graph_step.c.kind == StepKind.MANAGER)
+    for graph_id, job in conn.execute(managers.add_columns(graph_step.c.job)):
+        yield f"graph {graph_id}", job
 
 
-def _by_jobs(conn: Connection) -> Iterator[NamedVersion]:
+def _open_jobs(*columns: ColumnElement[Any]) -> Select[Any]:
+    """Return the query for jobs that open managers have left: the manager, and these columns."""
     i = manager_item.c
-    version = i.params["version"].as_string()
-    query = (
-        select(i.manager_id, i.params["spider"].as_string(), version)
-        .distinct()
-        .join_from(manager, manager_item)
-        .where(manager.c.status.in_(LIVE_RUNS), i.state.in_(_LEFT_JOBS), *seen(manager))
-    )
-    for manager_id, spider, name in conn.execute(query.where(version.is_not(None))):
-        yield NamedVersion(name, spider, f"manager {manager_id}")
+    query = select(i.manager_id, *columns).distinct().join_from(manager, manager_item)
+    return query.where(manager.c.status.in_(LIVE_RUNS), i.state.in_(_LEFT_JOBS), *seen(manager))
 
 
-def _by_steps(conn: Connection) -> Iterator[NamedVersion]:
+def _open_crawls(*columns: ColumnElement[Any]) -> Select[Any]:
+    """Return the query for crawl steps that open graphs have left: the graph, and these columns."""
+    query = _left_steps().where(graph_step.c.kind == StepKind.CRAWL).distinct()
+    return query.add_columns(*columns)
+
+
+def _left_steps() -> Select[Any]:
     s = graph_step.c
-    version = s.job["version"].as_string()
-    steps = (
-        select(s.graph_id)
-        .join(graph, graph.c.graph_id == s.graph_id)
-        .where(graph.c.state == GraphState.EXECUTING, s.state.in_(_LEFT_STEPS), *seen(graph))
+    query = select(s.graph_id).join(graph, graph.c.graph_id == s.graph_id)
+    return query.where(
+        graph.c.state == GraphState.EXECUTING, s.state.in_(_LEFT_STEPS), *seen(graph)
     )
-    crawls = steps.where(s.kind == StepKind.CRAWL, version.is_not(None)).distinct()
-    crawls = crawls.add_columns(s.job["crawler"].as_string(), version)
-    for graph_id, crawler, name in conn.execute(crawls):
-        yield NamedVersion(name, crawler, f"graph {graph_id}")
-    managers = steps.where(s.kind == StepKind.MANAGER).add_columns(s.job)
-    for graph_id, job in conn.execute(managers):
-        yield from named_in(job, f"graph {graph_id}")
 
 
 def who_names(conn: Connection, package: str, versions: Collection[str]) -> list[str]:

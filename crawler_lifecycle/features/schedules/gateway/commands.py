@@ -210,7 +210,8 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
             crawler = await self.crawlers.get(body.run.crawler)
             asked = run_request(name, self.clock(), spec, project)
             request = await run_in_threadpool(checked_run, asked, [crawler], self.versions)
-            self.store.known_pools.check(request.pool, project)
+            pools = await run_in_threadpool(self.store.known_pools)
+            pools.check(request.pool, project)
             return self.crawlers.note()
         if body.manager is not None:
             _, note = await self.managers.check_user_code(body.manager, project)

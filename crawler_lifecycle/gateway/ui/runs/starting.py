@@ -132,7 +132,7 @@ def add_start(
         problem: Problem | None = None,
     ) -> Response:
         known, away = await crawlers.last()
-        pools = store.pools.known_pools
+        pools = await run_in_threadpool(store.pools.known_pools)
         key = fields.next_key(given, problem)
         hint = crawler_fields.hint(known, away, given)
         chosen = known.get(given.get("crawler", "").strip())
