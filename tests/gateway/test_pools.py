@@ -307,9 +307,10 @@ def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
     assert "is not allowed" not in knock("x-operate", "shop-x").text
     if api not in ("quotas", "scrapyd"):
         named = [knock("operate", "shop-x", project=project).text for project in ("y", "x")]
-        assert ["is not allowed; there is no such pool" in answer for answer in named] == [True, False], (
-            named
-        )
+        assert ["is not allowed; there is no such pool" in answer for answer in named] == [
+            True,
+            False,
+        ], named
 
 
 def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(

@@ -233,16 +233,18 @@ class PoolStore(SlotLines):
             gate = _read_gate(conn, with_stored(conn, self._pools), now, own=True)
             stored = stored_rows(conn)
             waiting = {row[0]: tuple(row[1:]) for row in conn.execute(_own(waits, p.run_id))}
+        known = gate.pools.of_project(only())
+        # The sample adds pools that only have past use.
+        names = sorted({DEFAULT, *known.named, *gate.held, *waiting})
         if only() is None:
             gate.sample(now, set(waiting))
         else:
             gate.shares.clear()  # the share of one pool would reveal how much other projects used
         used = sum(share.used for share in gate.shares.values())
-        known = gate.pools.of_project(only())
         none = (0, 0, None)
         return [
             _pool_row(gate, known, name, used, waiting.get(name, none), stored.get(name))
-            for name in sorted({DEFAULT, *known.named, *gate.held, *waiting})
+            for name in names
         ]
 
     def set_pool(self, name: str, new: Pool, by: str | None) -> tuple[Pool | None, bool]:
@@ -382,7 +384,8 @@ def _pool_row(
     pools = gate.pools
     share = gate.share(name)
     runs, tasks, oldest_wait_at = waiting
-    origin: dict[str, Any] = {"origin": SETTINGS if name in known.named else None}
+    is_set = name in known.named and name in pools.named
+    origin: dict[str, Any] = {"origin": SETTINGS if is_set else None}
     if row is not None and name in known.stored:
         by = row["changed_by"] if only() is None else None
         origin = {"origin": PEOPLE, "changed_at": row["changed_at"], "changed_by": by}

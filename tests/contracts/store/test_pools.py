@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -14,15 +14,23 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, update
 
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, PROBE_S, RECALL_S, Pool, Pools
 from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.features.graphs.store.tables import graph_step
+from crawler_lifecycle.features.managers.ports import NewManager
+from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
+from crawler_lifecycle.store.base.pools import stored_pool
 from crawler_lifecycle.store.store import Store, open_store
+from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.harness import Clock, Harness, good_end, seen
+from tests.contracts.store.managing import Managed
 
 POOLS = Pools({"a": Pool(), "b": Pool(weight=3), "one": Pool(max=1), "five": Pool(max=5)}, slots=8)
 
@@ -329,9 +337,7 @@ def test_a_removed_pool_is_served_by_default_and_reported(
     waiting, fence = run(pooled, "r2", pool="one"), run(pooled, "r1", pool="one")
     pooled.begin(fence)
     assert ask(pooled, waiting) == 0
-    with pytest.raises(
-        InvalidRequest, match="pool: 'gone' is not allowed; there is no such pool"
-    ):
+    with pytest.raises(InvalidRequest, match="pool: 'gone' is not allowed; there is no such pool"):
         run(pooled, "r3", pool="gone")
     with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=8))) as store:
         harness = Harness(store, clock)
@@ -651,3 +657,194 @@ def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock
         assert harness.deploy(big) == [], "no new one comes before pods of other runs that wait"
         harness.poll(big, [seen(tasks[4], Phase.EXECUTING, clock.now, uid=tasks[4].uid, node="n1")])
         assert harness.deploy(big) == [12, 13], "and no more while it is full"
+
+
+# --- pools of the database ------------------------------------------------------------------------
+
+
+def origins(store: Store) -> dict[str, str | None]:
+    return {row.name: row.origin for row in store.pools.list_pools()}
+
+
+def test_the_first_pool_counts_in_every_process_and_the_last_ends_it(
+    store_url: str, clock: Clock
+) -> None:
+    """Without pools, the cluster has its own order, and a window. With pools, slots are counted."""
+    settings = Pools(slots=4, surplus=2, window=3)
+    with (
+        closing(_opened(store_url, clock, settings)) as store,
+        closing(_opened(store_url, clock, settings)) as gateway,
+    ):
+        harness = Harness(store, clock)
+        big = run(harness, "big", tasks=40)
+        assert harness.deploy(big) == [0, 1, 2], "the window"
+        assert store.pools.in_line(big.run_id) is None
+        with pytest.raises(InvalidRequest, match="pool: 'shop' is not allowed"):
+            run(harness, "early", pool="shop")
+        assert gateway.pools.set_pool("shop", Pool(max=2), "ann") == (None, True)
+        assert gateway.pools.set_pool("shop", Pool(max=2), "bob") == (Pool(max=2), False)
+        shop = run(harness, "shop", tasks=5, pool="shop")
+        assert harness.deploy(shop) == [0, 1]
+        assert harness.deploy(big) == [3], "four slots, and two tasks that wait on the cluster"
+        assert store.pools.in_line(big.run_id) is not None
+        [row] = [row for row in store.pools.list_pools() if row.name == "shop"]
+        assert (row.origin, row.changed_by, row.in_use, row.max) == ("people", "ann", 2, 2)
+        assert (row.changed_at, row.problem) == (row.changed_at, None)
+        with limited("other"):
+            [row] = [row for row in store.pools.list_pools() if row.name == "shop"]
+            assert (row.changed_by, row.max) == (None, None)
+        harness.finish(shop)
+        assert gateway.pools.delete_pool("shop", []) == Pool(max=2)
+        gateway.pools.adopt()
+        assert origins(store) == {"default": None}
+        assert called(harness) == ["big"], "a run in the line is not forgotten"
+        assert not store.deployment.waits_for_slot(big.run_id)
+
+
+def test_a_changed_limit_counts_for_the_next_grant_and_stops_nobody(
+    store_url: str, clock: Clock
+) -> None:
+    with (
+        closing(_opened(store_url, clock, Pools(slots=9))) as store,
+        closing(_opened(store_url, clock, Pools(slots=9))) as gateway,
+    ):
+        harness = Harness(store, clock)
+        gateway.pools.set_pool("shop", Pool(max=3), None)
+        first, second = (run(harness, name, tasks=6, pool="shop") for name in ("r1", "r2"))
+        assert [harness.deploy(first), harness.deploy(second)] == [[0, 1, 2], []]
+        gateway.pools.set_pool("shop", Pool(max=5), None)
+        clock.forward(1)
+        assert called(harness) == ["r1", "r2"]
+        assert [harness.deploy(first), harness.deploy(second)] == [[3], [0]]
+        gateway.pools.set_pool("shop", Pool(max=1), None)
+        [row] = [row for row in store.pools.list_pools() if row.name == "shop"]
+        assert (row.in_use, row.max) == (5, 1)
+        assert called(harness) == []
+
+
+def test_a_limit_that_changes_while_a_grant_waits_for_the_gate_counts_for_it(
+    store_url: str, clock: Clock
+) -> None:
+    with (
+        closing(_opened(store_url, clock, Pools(slots=9))) as store,
+        closing(_opened(store_url, clock, Pools(slots=9))) as gateway,
+    ):
+        harness = Harness(store, clock)
+        store.pools.set_pool("shop", Pool(max=5), None)
+        fence = run(harness, "r", tasks=6, pool="shop")
+        granting: list[Future[int]] = []
+
+        def changed(_: Any, __: Any, statement: str, *___: Any) -> None:
+            """The grant begins while the command holds the gate, and has read the old limit."""
+            if statement.startswith("UPDATE pool ") and not granting:
+                granting.append(threads.submit(ask, harness, fence))
+                wait(granting, 1)
+
+        with ThreadPoolExecutor(1) as threads:
+            event.listen(Engine, "before_cursor_execute", changed)
+            try:
+                gateway.pools.set_pool("shop", Pool(max=2), None)
+            finally:
+                event.remove(Engine, "before_cursor_execute", changed)
+            assert granting[0].result(60) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "said"),
+    [
+        ("b", Pool(reserved=3), "reserved: 5 slots in total are too many for 4 slots"),
+        ("default", Pool(project="x"), "default: project: 'x' is not allowed"),
+    ],
+)
+def test_a_pool_that_does_not_fit_is_refused(
+    store_url: str, clock: Clock, name: str, pool: Pool, said: str
+) -> None:
+    with closing(_opened(store_url, clock, Pools({"a": Pool(reserved=2)}, slots=4))) as store:
+        with pytest.raises(InvalidRequest, match=said):
+            store.pools.set_pool(name, pool, None)
+        assert origins(store) == {"a": "settings", "default": None}
+        store.pools.set_pool("b", Pool(reserved=2), None)
+        store.pools.set_pool("b", Pool(reserved=1), None)
+        store.pools.set_pool("default", Pool(max=1), None)
+        assert store.pools.delete_pool("default", ["plain"]) == Pool(max=1)
+
+
+def test_a_pool_of_the_settings_is_changed_there_and_hides_another(
+    store_url: str, clock: Clock
+) -> None:
+    with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=4))) as store:
+        store.pools.set_pool("b", Pool(max=1), None)
+        for change in (
+            lambda: store.pools.set_pool("a", Pool(max=1), None),
+            lambda: store.pools.delete_pool("a", []),
+        ):
+            with pytest.raises(NotInThisState, match="pool 'a' is set by LIFECYCLE_POOLS"):
+                change()
+        run(Harness(store, clock), "r", pool="b")
+        assert [row.problem for row in store.pools.list_pools()] == [None, None, None]
+    pools = Pools({"a": Pool(), "b": Pool(max=9)}, slots=4)
+    with closing(_opened(store_url, clock, pools)) as store:
+        assert store.pools.known_pools().of("b") == Pool(max=9)
+        assert origins(store) == {"a": "settings", "b": "settings", "default": None}
+    # Fewer slots than the reserves is no reason to fail.
+    with closing(_opened(store_url, clock, Pools(slots=1))) as store:
+        store.pools.set_pool("c", Pool(reserved=1), None)
+    with closing(_opened(store_url, clock, Pools({"a": Pool(reserved=1)}, slots=1))) as store:
+        assert origins(store)["c"] == "people"
+
+
+def test_a_pool_that_something_names_is_not_deleted(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, NO_POOLS)) as store:
+        harness = Harness(store, clock)
+        store.pools.set_pool("shop", Pool(), None)
+        assert store.pools.delete_pool("gone", []) is None
+        fence = run(harness, "r", pool="shop")
+        nightly = ScheduleSpec(run={"crawler": "plain", "pool": "shop"}, every_s=60)
+        store.schedules.put("nightly", nightly.document(), None)
+        words = ["plain", "--pool=shop"]
+        managed = Managed.begun(harness, NewManager("m", "m", "p", {"argv": words}))
+        graphed = Graphed.made(
+            harness, [StepSpec("a", StepKind.CRAWL, {"crawler": "plain", "pool": "shop"})]
+        )
+        users = f"run {fence.run_id}, crawler plain, graph {graphed.id}, manager {managed.id}, schedule nightly"
+        with pytest.raises(NotInThisState, match=f"pool 'shop' is named by {users}; change or end"):
+            store.pools.delete_pool("shop", ["plain"])
+        with pytest.raises(NotInThisState, match=r"run 1, crawler a, .* crawler d and others;"):
+            store.pools.delete_pool("shop", ["a", "b", "c", "d", "e"])
+        harness.deploy(fence)
+        harness.finish(fence)
+        store.schedules.delete("nightly")
+        store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "")
+        with store.database.writing() as conn:
+            conn.execute(update(graph_step).values(state=StepState.CANCELLED))
+        assert store.pools.delete_pool("shop", []) == Pool()
+
+
+def test_a_pool_that_gets_a_project_is_no_longer_for_runs_of_others(
+    store_url: str, clock: Clock
+) -> None:
+    with closing(_opened(store_url, clock, Pools(slots=1))) as store:
+        harness = Harness(store, clock)
+        store.pools.set_pool("shop", Pool(), None)
+        full, waiting = (run(harness, name, pool="shop") for name in ("r1", "r2"))
+        assert [ask(harness, full), ask(harness, waiting)] == [1, 0]
+        store.pools.set_pool("shop", Pool(project="x"), None)
+        store.pools.adopt()
+        rows = {row.name: row.waiting_runs for row in store.pools.list_pools()}
+        assert rows == {"default": 1, "shop": 0}
+        with limited("y"):
+            assert origins(store) == {"default": None}
+            assert "shop" not in store.pools.known_pools().named
+
+
+def test_a_row_that_was_edited_by_hand_is_named(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, NO_POOLS)) as store:
+        store.pools.set_pool("shop", Pool(max=2), None)
+        edit = update(stored_pool).values(document={"max": 2, "burst": 9})
+        with store.database.writing() as conn:
+            conn.execute(edit)
+        assert store.pools.known_pools().of("shop") == Pool(max=2), "a newer build may have more"
+        with store.database.writing() as conn:
+            conn.execute(edit.values(document={"max": "many"}))
+        with pytest.raises(RowUnreadable, match=r"pool name shop: .*crawlctl pool set"):
+            store.pools.known_pools()
