@@ -122,8 +122,10 @@ def _changes(before: Pool | None, after: Pool) -> str:
     return ", ".join(shown) or "created"
 
 
-def _shown(value: object) -> str:
-    return "none" if value is None else str(value)
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else f"{value:.10g}"
 
 
 #: The maximum number of runs that a page names as holders of a pool's slots.

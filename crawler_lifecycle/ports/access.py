@@ -13,6 +13,7 @@ Kind = Literal[
     "graph",
     "schedule",
     "webhook",
+    "pool",
     "site",
     "package",
     "crawler",

@@ -269,3 +269,21 @@ def test_who_was_called_is_called_again_after_a_while() -> None:
 def test_what_cannot_be_is_refused_by_name(make: object, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         make()  # type: ignore[operator]
+
+
+_named = st.dictionaries(st.sampled_from(NAMES), _pool)
+
+
+@given(_named, _named, _named)
+def test_pools_of_the_database_come_beside_those_of_the_settings(
+    configured: dict[str, Pool], former: dict[str, Pool], stored: dict[str, Pool]
+) -> None:
+    settings = Pools(configured, 40, 3, window=5)
+    pools = settings.with_stored(stored)
+    assert pools.named == {**stored, **configured}
+    assert pools.stored == stored.keys() - configured.keys()
+    assert pools.fingerprint == settings.fingerprint
+    again = settings.with_stored(former).with_stored(stored)
+    assert (again.named, again.stored) == (pools.named, pools.stored)
+    assert (pools.window is None) == pools.counted
+    assert pools.surplus == (0 if any(pool.reserved for pool in pools.named.values()) else 3)

@@ -387,3 +387,84 @@ def test_jobs_of_a_manager_have_pools(harness: Harness, client: TestClient) -> N
     assert [job["job"]["pool"] for job in listed] == ["shop-a", "shop-b"]
     refused = client.post(path, json={"jobs": [{"pool": "shop-x"}]})
     assert (refused.status_code, "jobs[0].pool: 'shop-x'" in refused.text) == (422, True)
+
+
+def ok(answer: Any, status: int = 200) -> Any:
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+SET = {"max": 2, "weight": 1, "reserved": 1, "requested_by": "ann"}
+
+
+def test_a_pool_is_set_changed_and_deleted_at_run_time(
+    harness: Harness, client: TestClient
+) -> None:
+    done = ok(client.put("/v1/pools/shop-c", json=SET))
+    assert done["note"] == "max: none → 2, reserved: 0 → 1"
+    assert [done[name] for name in ("origin", "changed_by", "max")] == ["people", "ann", 2]
+    assert ok(client.put("/v1/pools/shop-c", json=SET))["note"] == "Nothing changed."
+    assert ok(client.put("/v1/pools/shop-d", json={}))["note"] == "created"
+    done = ok(client.put("/v1/pools/shop-c", json={"weight": 3, "requested_by": "ann"}))
+    assert done["note"] == "max: 2 → none, weight: 1 → 3, reserved: 1 → 0"
+    run_id = start(harness, client, pool="shop-c")
+    assert re.search(
+        r'lifecycle_pool_slots_in_use{pool="shop-c"} 1\.0', client.get("/metrics").text
+    )
+    assert "<option>shop-d</option>" in client.get("/runs/new?crawler=plain").text
+    assert re.search(r">settings</td>.*>people</td>.*>ann</td>", pools(client), re.DOTALL)
+    refused = client.delete("/v1/pools/shop-c")
+    assert refused.status_code == 409
+    assert f"pool 'shop-c' is named by run {run_id}; change or end them" in refused.text
+    assert ok(client.delete("/v1/pools/shop-d"))["note"] == "deleted"
+    assert "did you mean" in ok(client.delete("/v1/pools/shop-d"), 404)["detail"]
+    assert ok(client.get("/v1/pools/shop-d"), 405)
+
+
+def test_a_pool_that_a_crawler_of_the_file_names_is_not_deleted(harness: Harness) -> None:
+    harness.scheduler = FakeScheduler([replace(CRAWLERS[0], pool="shop-c")])
+    with harness.client() as client:
+        ok(client.put("/v1/pools/shop-c", json={}))
+        assert "is named by crawler plain;" in client.delete("/v1/pools/shop-c").text
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status", "said"),
+    [
+        ("shop-a", {}, 409, "pool 'shop-a' is set by LIFECYCLE_POOLS; change it there"),
+        ("shop-c", {"reserved": 4}, 422, "reserved: 5 slots in total are too many for 4 slots"),
+        ("shop-c", {"max": 1, "reserved": 2}, 422, "reserved: 2 is above max: 1; reserve fewer"),
+        ("shop-c", {"max": 0}, 422, "max"),
+        ("shop-c", {"weight": 0}, 422, "weight"),
+        ("shop-c", {"queue": "crawls"}, 422, "queue"),
+        ("shop-c", {"project": "no name"}, 422, "project"),
+        ("default", {"project": "x"}, 422, "default: project: 'x' is not allowed"),
+        ("no pool", {}, 422, "pool"),
+        ("a" * 64, {}, 422, "pool"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_by_name(
+    client: TestClient, name: str, body: dict[str, Any], status: int, said: str
+) -> None:
+    answer = client.put(f"/v1/pools/{name}", json=body)
+    assert (answer.status_code, said in answer.text) == (status, True), answer.text
+    assert sorted(row["name"] for row in client.get("/v1/pools").json()["pools"]) == [
+        "default",
+        "shop-a",
+        "shop-b",
+    ]
+
+
+def test_only_an_administrator_of_all_projects_sets_pools(harness: Harness, keys: Keys) -> None:
+    pool = "/v1/pools/shop-c"
+    with harness.client(harness.new_app(entrance=keys.entrance())) as client:
+        for who in ("operate", "x-admin"):
+            ok(client.put(pool, json={}, headers=keys.headers(who)), 403)
+            ok(client.delete(pool, headers=keys.headers(who)), 403)
+        ok(client.put(pool, json={"max": 1}, headers=keys.headers("admin")))
+        ok(client.delete(pool, headers=keys.headers("admin")))
+    rows = harness.store.access.list_access(kind="pool", outcome="done")
+    assert [(row.caller, row.operation, row.subject, row.verb) for row in rows] == [
+        ("the-admin", "deletePool", "shop-c", "deleted"),
+        ("the-admin", "putPool", "shop-c", "max: none → 1"),
+    ]

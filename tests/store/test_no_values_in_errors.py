@@ -282,6 +282,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     store.packages.delete_version(MARKER, f"{MARKER}-2")
     store.packages.delete_package(MARKER)
     store.entries.set_entry("shop", {MARKER: MARKER}, MARKER, MARKER)
+    store.pools.set_pool("shop", Pool(project=MARKER), MARKER)
     store.access.record_access(
         [AccessRow(clock.now, MARKER, MARKER, MARKER, MARKER, 200, MARKER, subject=MARKER)]
     )

@@ -821,6 +821,8 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.sites.open_site("site-7", "ann")
     store.sites.apply_settings({"site-8": SiteLimits(tasks=1)})
     store.sites.apply_settings({})
+    store.pools.set_pool("shop", Pool(max=1), "ann")
+    store.pools.delete_pool("shop", [])
     store.sites.remove_old()
     for project in (None, "default"):
         with limited(project):

@@ -83,6 +83,7 @@ OF_A: Mapping[str, object] = {
         "key": "0" * 32,
         "number": 1,
         "site": "zebra.example",
+        "pool": "quagga",
         "package": "zebra-package",
         "version": "v1",
     },
@@ -96,6 +97,7 @@ OF_B = OF_A | {
     "incident_id": 1,
     "canary_id": 1,
     "site": "okapi.example",
+    "pool": "herd",
     "package": "okapi-package",
 }
 #: The parameters that name something; the others only describe it.
@@ -107,6 +109,7 @@ NAMING = {
     "job",
     "incident_id",
     "site",
+    "pool",
     "package",
     "canary_id",
 }

@@ -19,11 +19,16 @@ FILES = {
     "crawlers.yaml": """
 - name: bookshop
   image: registry/shop:1
+  pool: books
   args: {shelf: {default: "a"}}
 - name: fairs
   image: registry/fairs:1
 """,
     "more/rest.yml": """
+pools:
+- name: books
+  max: 3
+  weight: 2
 sites:
 - site: shop.example
   requests_per_s: 2
@@ -105,11 +110,11 @@ def state(client: TestClient) -> Any:
     """Return everything that apply can change."""
     lists = {
         kind: client.get(f"/v1/{kind}").json()[kind]
-        for kind in ("entries", "sites", "schedules", "webhooks")
+        for kind in ("entries", "pools", "sites", "schedules", "webhooks")
     }
     return {
         kind: [
-            (row.get("name"), row.get("site"), row.get("definition"), row.get("document"))
+            tuple(row.get(key) for key in ("name", "site", "max", "definition", "document"))
             for row in rows
         ]
         for kind, rows in lists.items()
@@ -123,16 +128,16 @@ def test_twice_is_nothing_and_a_dry_run_only_shows(
     assert (dry.code, relay.changes) == (0, []), dry.err
     assert "create crawler bookshop" in dry.out
     assert "  +image: registry/shop:1" in dry.out
-    assert dry.out.endswith("6 would change, 0 unchanged\n")
+    assert dry.out.endswith("7 would change, 0 unchanged\n")
     done = crawlctl("apply", "-f", str(folder))
-    assert (done.code, len(relay.changes)) == (0, 6), done.err
-    assert relay.changes[0] == "PUT crawlers/bookshop"
+    assert (done.code, len(relay.changes)) == (0, 7), done.err
+    assert relay.changes[:2] == ["PUT pools/books", "PUT crawlers/bookshop"]
     before = state(client)
     for words in ((), ("--prune",), ("--dry-run",)):
         again = crawlctl("apply", "-f", str(folder), *words)
-        assert (again.code, len(relay.changes)) == (0, 6), again.out + again.err
+        assert (again.code, len(relay.changes)) == (0, 7), again.out + again.err
         assert again.out.endswith(
-            "0 would change, 6 unchanged\n" if "--dry-run" in words else "0 changed, 6 unchanged\n"
+            "0 would change, 7 unchanged\n" if "--dry-run" in words else "0 changed, 7 unchanged\n"
         )
     assert state(client) == before
 
@@ -145,7 +150,7 @@ def test_a_change_is_shown_and_made(crawlctl: Crawlctl, relay: Relay, folder: Pa
     assert relay.changes == ["PUT crawlers/bookshop"]
     assert "  -image: registry/shop:1\n  +image: registry/shop:2" in done.out
     shown = crawlctl("apply", "-f", str(folder), "-o", "json").json
-    assert shown == {"changes": [], "unchanged": 6, "dry_run": False}
+    assert shown == {"changes": [], "unchanged": 7, "dry_run": False}
 
 
 def test_prune_deletes_only_kinds_that_the_files_name(
@@ -153,25 +158,29 @@ def test_prune_deletes_only_kinds_that_the_files_name(
 ) -> None:
     crawlctl("apply", "-f", str(folder))
     relay.changes.clear()
-    (folder / "more" / "rest.yml").write_text("schedules: []\n")
+    (folder / "more" / "rest.yml").write_text("schedules: []\npools: []\n")
     write(folder, {"crawlers.yaml": "- {name: fairs, image: 'registry/fairs:1'}\n"})
     kept = crawlctl("apply", "-f", str(folder))
     assert (kept.code, relay.changes) == (0, [])
     done = crawlctl("apply", "-f", str(folder), "--prune")
-    assert relay.changes == ["DELETE schedules/nightly", "DELETE crawlers/bookshop"], done.err
+    assert relay.changes == [
+        "DELETE schedules/nightly",
+        "DELETE crawlers/bookshop",
+        "DELETE pools/books",
+    ], done.err
     assert [row[0] for row in state(client)["webhooks"]] == ["team", "feed"]
 
 
 def test_a_call_that_is_killed_anywhere_is_completed_by_the_next(
     crawlctl: Crawlctl, relay: Relay, folder: Path, client: TestClient
 ) -> None:
-    for most in range(6):
+    for most in range(7):
         relay.most = most
         killed = crawlctl("apply", "-f", str(folder))
         assert (killed.code != 0, len(relay.changes)) == (True, most)
     relay.most = 1000
-    assert crawlctl("apply", "-f", str(folder)).out.endswith("1 changed, 5 unchanged\n")
-    assert len(relay.changes) == 6
+    assert crawlctl("apply", "-f", str(folder)).out.endswith("1 changed, 6 unchanged\n")
+    assert len(relay.changes) == 7
     assert len(state(client)["entries"]) == 2
 
 
@@ -181,8 +190,9 @@ def test_a_call_that_is_killed_anywhere_is_completed_by_the_next(
         ("crawlers:\n- name: a\n  imag: x\n", "crawler a: imag: unknown key"),
         ("crawlers:\n- image: x\n", "crawlers[0].name: missing"),
         ("crawlers: {}\n", "crawlers: not a list"),
-        ("crawler: []\n", "'crawler' is not a kind; known are crawlers, sites"),
-        ("pools: []\n", "LIFECYCLE_POOLS"),
+        ("crawler: []\n", "'crawler' is not a kind; known are pools, crawlers, sites"),
+        ("pools:\n- name: a\n  max: 0\n", "pool a: max: Input should be greater than"),
+        ("pools:\n- name: a\n  max: 1\n  reserved: 2\n", "pool a: reserved: 2 is above max: 1"),
         ("- {name: bookshop, image: x}\n", "crawlers: 'bookshop' is also in"),
         ("- name: a\n  name: b\n", "bad.yaml:2: the key 'name' appears twice"),
         ("- name: a\n  on: b\n", "bad.yaml:2: the key 'on' is not a string"),

@@ -270,8 +270,10 @@ def _checked(
             raise WrongUsage(f"{where}: {error}") from None
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            field = ".".join(map(str, first["loc"]))
-            raise WrongUsage(f"{where}: {field}: {first['msg']}") from None
+            # A rule about several fields names them itself.
+            field = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+            message = first["msg"].removeprefix("Value error, ")
+            raise WrongUsage(f"{where}: {field}{message}") from None
     return found
 
 
