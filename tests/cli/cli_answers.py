@@ -396,6 +396,9 @@ POOL = {
     "oldest_wait_at": "2026-11-20T11:56:00Z",
     "share": 0.714,
     "problem": None,
+    "origin": "people",
+    "changed_at": "2026-11-20T11:00:00Z",
+    "changed_by": "eve",
 }
 POOL_GONE = POOL | {
     "name": "old",
@@ -404,6 +407,9 @@ POOL_GONE = POOL | {
     "oldest_wait_at": None,
     "share": None,
     "problem": "there is no pool 'old': default serves its runs; add the pool again, or give the runs another pool",
+    "origin": None,
+    "changed_at": None,
+    "changed_by": None,
 }
 PLAN: dict[str, Any] = {
     "plan": "shops.managers:ShopsManager",

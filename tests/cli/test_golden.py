@@ -200,6 +200,10 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("POST", "/v1/packages/shop/use", PACKAGE | {"told": "It is current now."})
     ],
     "package delete shop": [("DELETE", "/v1/packages/shop", {"package": "shop", "versions": 2})],
+    "pool set shop-a --max 20 --weight 2.5 --reserved 2 --by eve": [
+        ("PUT", "/v1/pools/shop-a", POOL | {"note": "max: 10 → 20"})
+    ],
+    "pool delete shop-a": [("DELETE", "/v1/pools/shop-a", POOL | {"note": "deleted"})],
     "site list --show closed": [("GET", "/v1/sites", {"sites": [SITE, SITE_OPEN]})],
     "site show shop.example": [("GET", "/v1/sites/shop.example", SITE | SITE_FIGURES)],
     "site set shop.example --requests-per-s 10 --connections 4 --not 1-10 --by eve": [

@@ -328,6 +328,15 @@ MAY = {
     },
     ("in_line", "scan", "head"): "at most a thousand runs that come first are counted, for people",
     ("adopt", "scan", "pool_ticket"): "once a minute",
+    **{
+        (method, "scan", "pool"): "all pools, of which there are a hundred at most"
+        for method in (
+            *("offer_tasks", "record_deployed", "waits_for_slot", "queue_of", "quotas_of"),
+            *("create_run", "reserve_run", "claim_run", "add_tasks", "known_pools", "list_pools"),
+            *("set_pool", "delete_pool", "slot_holders", "in_line", "call", "adopt"),
+        )
+    },
+    ("delete_pool", "scan", "schedule"): "all schedules, of which there are thousands, once",
     ("adopt", "scan", "site"): "the names of all entries, once a minute",
     **{
         (
@@ -821,6 +830,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.sites.open_site("site-7", "ann")
     store.sites.apply_settings({"site-8": SiteLimits(tasks=1)})
     store.sites.apply_settings({})
+    store.pools.known_pools()
     store.pools.set_pool("shop", Pool(max=1), "ann")
     store.pools.delete_pool("shop", [])
     store.sites.remove_old()

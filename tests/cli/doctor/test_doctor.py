@@ -563,11 +563,11 @@ def test_quotas_of_nobody_are_told(doctor: Any, tmp_path: Path) -> None:
         "project:shop",
     )
     quotas, pools = json.dumps({key: {"live_tasks": 1} for key in keys}), json.dumps({"slow": {}})
-    lost = ("warn", "a quota is for pool lost, and there is no such pool")
+    lost = ("warn", "a quota is for pool lost, and there is no such pool in the settings")
     assert found(doctor(LIFECYCLE_QUOTAS=quotas, LIFECYCLE_POOLS=pools), "quotas") == [lost]
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(new_token("ci", "read")[1])
-    gone = ("warn", "a quota is for token gone, and there is no such token")
+    gone = ("warn", "a quota is for token gone, and there is no such token in the settings")
     assert found(doctor(LIFECYCLE_GATEWAY__CALLERS_FILE=str(tokens)), "quotas") == [
         gone,
         lost,

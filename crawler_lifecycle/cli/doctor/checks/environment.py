@@ -77,7 +77,7 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
 
 
 def check_quotas(context: Context) -> Sequence[Line]:
-    """Check that each quota names an existing token or pool.
+    """Check that each quota names an existing token, or a pool of the settings.
 
     Tokens are checked only if their file can be read.
     """
@@ -94,7 +94,13 @@ def check_quotas(context: Context) -> Sequence[Line]:
         (kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}
     ]
     fix = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
+    # A pool that is not in the settings may be in the database.
+    of_pool = "ignore this if crawlctl pools lists it; otherwise " + fix
     return [
-        warn("quotas", f"a quota is for {kind} {name}, and there is no such {kind}", fix)
+        warn(
+            "quotas",
+            f"a quota is for {kind} {name}, and there is no such {kind} in the settings",
+            of_pool if kind == "pool" else fix,
+        )
         for kind, name in wrong
     ]
