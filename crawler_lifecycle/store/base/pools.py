@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 
 from pydantic import TypeAdapter
-from sqlalchemy import Column, Connection, String, select
+from sqlalchemy import Column, Connection, String, select, type_coerce
 
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.store.columns import Json, UtcTime, Words, new_table, required
 
-from .rows import Row, validated
+from .rows import validated
 
 _POOL = TypeAdapter(Pool)
 
@@ -24,17 +24,23 @@ stored_pool = new_table(
 )
 
 
-def stored_rows(conn: Connection) -> Mapping[str, Row]:
-    """Return the rows of all pools by name."""
-    return {row["name"]: row for row in conn.execute(select(stored_pool)).mappings()}
-
-
-def pool_of(row: Row) -> Pool:
-    """Return the pool of a row. Raises ``RowUnreadable``."""
-    fix = "set the pool again (crawlctl pool set)"
-    return validated(_POOL.validate_python, stored_pool, row, "document", "pool", fix)
+#: Each transaction about slots reads all pools, so their documents are texts, which are read once.
+_POOLS = select(stored_pool.c.name, type_coerce(stored_pool.c.document, String).label("document"))
 
 
 def with_stored(conn: Connection, pools: Pools) -> Pools:
-    """Return the pools of the settings together with those that the database has now."""
-    return pools.with_stored({name: pool_of(row) for name, row in stored_rows(conn).items()})
+    """Return the pools of the settings together with those that the database has now.
+
+    Raises ``RowUnreadable``.
+    """
+    fix = "set the pool again (crawlctl pool set)"
+    stored = {
+        row["name"]: validated(_read, stored_pool, row, "document", "pool", fix)
+        for row in conn.execute(_POOLS).mappings()
+    }
+    return pools.with_stored(stored)
+
+
+@functools.lru_cache(1000)
+def _read(document: str) -> Pool:
+    return _POOL.validate_json(document)

@@ -47,7 +47,7 @@ from crawler_lifecycle.domain.waiting import SLOT_WAIT, InLine
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.pools import PoolRow, SlotHolder
 from crawler_lifecycle.store.base.bulk import change_in, put_row
-from crawler_lifecycle.store.base.pools import stored_pool, stored_rows, with_stored
+from crawler_lifecycle.store.base.pools import stored_pool, with_stored
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.columns import UtcTime
 
@@ -231,7 +231,7 @@ class PoolStore(SlotLines):
         )
         with self._db.reading() as conn:
             gate = _read_gate(conn, with_stored(conn, self._pools), now, own=True)
-            stored = stored_rows(conn)
+            rows = {row["name"]: row for row in conn.execute(select(stored_pool)).mappings()}
             waiting = {row[0]: tuple(row[1:]) for row in conn.execute(_own(waits, p.run_id))}
         known = gate.pools.of_project(only())
         # The sample adds pools that only have past use.
@@ -243,7 +243,7 @@ class PoolStore(SlotLines):
         used = sum(share.used for share in gate.shares.values())
         none = (0, 0, None)
         return [
-            _pool_row(gate, known, name, used, waiting.get(name, none), stored.get(name))
+            _pool_row(gate, known, name, used, waiting.get(name, none), rows.get(name))
             for name in names
         ]
 

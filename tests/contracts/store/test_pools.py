@@ -809,7 +809,7 @@ def test_a_pool_that_something_names_is_not_deleted(store_url: str, clock: Clock
         users = f"run {fence.run_id}, crawler plain, graph {graphed.id}, manager {managed.id}, schedule nightly"
         with pytest.raises(NotInThisState, match=f"pool 'shop' is named by {users}; change or end"):
             store.pools.delete_pool("shop", ["plain"])
-        with pytest.raises(NotInThisState, match=r"run 1, crawler a, .* crawler d and others;"):
+        with pytest.raises(NotInThisState, match=r"run \d+, crawler a, .* crawler d and others;"):
             store.pools.delete_pool("shop", ["a", "b", "c", "d", "e"])
         harness.deploy(fence)
         harness.finish(fence)
