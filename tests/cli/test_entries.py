@@ -34,23 +34,14 @@ def test_a_change_of_a_crawler_is_sent_with_its_canary(
     }
 
 
-def test_a_roll_back_skips_versions_that_only_a_canary_tried(
+def test_a_roll_back_shows_what_the_gateway_chose(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
-    canaries = [
-        {"new_version": "5", "state": "rejected", "result": "press 5 went back to 4"},
-        {"new_version": "4", "state": "cancelled", "result": "version 5 was set"},
-        {"new_version": "3", "state": "cancelled", "result": "version 3 was chosen"},
-        {"new_version": "2", "state": "accepted", "result": "press 2 replaced 1"},
-    ]
-    gateway.get("/v1/crawlers/press").respond(json=ENTRY | {"number": 6})
-    listed = gateway.get("/v1/canaries").respond(json={"canaries": canaries})
-    used = gateway.post("/v1/crawlers/press/use").respond(json=ENTRY)
-    assert crawlctl("crawler", "rollback", "press").code == 0
-    assert json.loads(used.calls.last.request.content)["number"] == 3
-    assert dict(listed.calls.last.request.url.params) == {"crawler": "press"}
-    gateway.get("/v1/crawlers/press").respond(json=ENTRY)
-    assert "no version before version 1" in crawlctl("crawler", "rollback", "press").err
+    answer = ENTRY | {"number": 3, "note": "version 3 is in use"}
+    route = gateway.post("/v1/crawlers/press/rollback").respond(json=answer)
+    done = crawlctl("crawler", "rollback", "press", "--by", "eve")
+    assert (done.code, "version 3 is in use" in done.err) == (0, True)
+    assert json.loads(route.calls.last.request.content) == {"requested_by": "eve"}
 
 
 def test_a_version_that_something_names_is_deleted_with_force(

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.coverage import Coverage
-from crawler_lifecycle.features.canaries.domain.canary import GIVEN_MAX, Judge, gets_new
+from crawler_lifecycle.features.canaries.domain.canary import (
+    GIVEN_MAX,
+    Judge,
+    gets_new,
+    version_before,
+)
 from crawler_lifecycle.features.canaries.domain.judge import (
     FAULTS_MAX,
     ComparedRun,
@@ -136,3 +141,16 @@ def test_the_result_names_few_faults_with_their_runs() -> None:
     assert "(runs 0, 7); c-1: " in said
     assert said.endswith("; and 2 more")
     assert said.count("price") == FAULTS_MAX
+
+
+@given(st.lists(st.text(), unique=True), st.data())
+def test_the_version_before_is_the_newest_older_one_that_was_in_use(
+    versions: list[str], data: st.DataObject
+) -> None:
+    current = data.draw(st.sampled_from([*versions, "another"]))
+    tried = data.draw(st.sets(st.sampled_from([*versions, "another"])))
+    before = version_before(versions, current, tried)
+    older = versions[versions.index(current) + 1 :] if current in versions else []
+    used = [version for version in older if version not in tried]
+    assert before == (used[0] if used else None)
+    assert before not in {current, *tried}

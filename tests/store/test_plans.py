@@ -856,6 +856,8 @@ def deploying(store: Store) -> None:
     store.canaries.end_canary(canary_id, CanaryState.ACCEPTED, "ann", "")
     store.entries.set_entry("entry-8", {"name": "entry-8"}, "ann")
     store.entries.use_entry("entry-8", 1, "ann")
+    store.entries.set_entry("entry-8", {"name": "entry-8", "image": "2"}, "ann")
+    store.entries.roll_back("entry-8", "ann")
     store.entries.delete_entry("entry-8")
     for project in (None, "default"):
         with limited(project):
@@ -863,12 +865,14 @@ def deploying(store: Store) -> None:
             store.packages.versions("package-7")
             store.packages.find_version("package-7")
             store.canaries.open_canary("package-7")
+            store.canaries.only_tried("package-7")
             store.canaries.open_canary("entry-7", of_entry=True)
     new = NewVersion("package-7", "new", "sha256:7", 1, 1, spiders=[{"name": "new", "args": {}}])
     store.packages.check_version(new)
     store.packages.add_version(new)
     store.packages.use_version("package-7", "v500", "ann")
     store.packages.delete_version("package-7", "v1000")
+    store.packages.delete_version("package-7", "v500", fall_back=True)
     store.packages.delete_package("package-8")
     store.package_pruning.needed([f"sha256:{n}" for n in range(100)])
     store.package_pruning.prune(48)

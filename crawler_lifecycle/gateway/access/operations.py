@@ -131,7 +131,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         resumeManager setManagerLimit startDraft cancelSteps retrySteps approveStep stopGraph
         putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule
         closeIncident muteIncident assignIncident commentIncident usePackageVersion
-        useCrawlerVersion acceptCanary rejectCanary""",
+        useCrawlerVersion rollBackCrawler acceptCanary rejectCanary""",
     ),
     (
         Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.domain.code_changes import CodeChange, brought_since, code_changes
+from crawler_lifecycle.domain.code_changes import brought_since, code_changes
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
@@ -180,26 +180,17 @@ class CrawlerPages:
         run_ids = [run.run_id for run in runs]
         changes = code_changes(run_ids, self.store.runs.codes_of(run_ids))
         since = brought_since(changes[0], runs) if changes else None
+        before = next((row["version"] for row in values["versions"] if row["before"]), None)
         return {
             "runs": runs,
             "less": brought_less(runs),
             "since": since,
-            "back": self._back(changes, values["versions"]),
+            "back": before if changes else None,
             "chart": chart(runs, EACH, items, changes),
             "rates": [*shorter, values["rate"]],
             "usual": figures,
             "good_runs": len(good),
         }
-
-    @staticmethod
-    def _back(changes: Sequence[CodeChange], versions: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return the version before the newest change, if it is older than the current one."""
-        known = [row["version"] for row in versions]
-        current = next((row["version"] for row in versions if row["current"]), None)
-        before = changes[0].before.version if changes else None
-        if current is None or before not in known:
-            return None
-        return before if known.index(before) > known.index(current) else None
 
     def coverage(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values that only the tab of fields needs. This call blocks."""

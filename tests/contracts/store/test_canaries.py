@@ -12,7 +12,12 @@ from sqlalchemy import update
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, pinned
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, TooManyOpen
+from crawler_lifecycle.domain.errors import (
+    InvalidRequest,
+    NotInThisState,
+    RunNotFound,
+    TooManyOpen,
+)
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
@@ -380,6 +385,40 @@ def test_a_change_a_choice_or_a_deletion_of_the_entry_cancels_it(press: Harness)
     [of_package] = store.canaries.list_canaries(package="press")
     assert of_package.state == "open", "the package has a canary of its own"
     assert events(store) == []
+
+
+def test_the_choice_of_the_tried_version_accepts_it(press: Harness) -> None:
+    store = press.store
+    deploy(store, "1")
+    deploy(store, "2", TENTH)
+    store.packages.use_version("shop", "2", "ann")
+    set_press(store, "2", TENTH)
+    store.entries.use_entry("press", 2, "bob")
+    found = [(row.state, row.ended_by, row.result) for row in store.canaries.list_canaries()]
+    chosen = "version 2 was chosen"
+    assert found == [("accepted", "bob", chosen), ("accepted", "ann", chosen)]
+    assert events(store) == [("canary.accepted", chosen)] * 2
+
+
+def test_a_roll_back_skips_what_only_canaries_tried(press: Harness) -> None:
+    """Whatever people write as reasons, and however many canaries there were."""
+    store = press.store
+    for number in range(2, 60):
+        set_press(store, str(number), TENTH)
+        reason = f"version {number} was chosen"
+        if number % 2:
+            store.canaries.end_canary(only(store).canary_id, CanaryState.REJECTED, "ann", reason)
+    set_press(store, "60", TENTH)
+    store.entries.use_entry("press", 60, "ann")
+    set_press(store, "61")
+    assert [store.entries.roll_back("press", "ann").number for _ in range(2)] == [60, 1]
+    with pytest.raises(NotInThisState, match="no version before version 1 that was in use"):
+        store.entries.roll_back("press", "ann")
+    deploy(store, "1")
+    with pytest.raises(NotInThisState, match="comes from package 'shop'"):
+        store.entries.roll_back("shop-1", "ann")
+    with limited("other"), pytest.raises(RunNotFound):
+        store.entries.roll_back("press", "ann")
 
 
 def test_people_end_the_canary_of_an_entry(press: Harness) -> None:

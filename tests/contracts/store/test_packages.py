@@ -146,6 +146,9 @@ def test_a_package_and_its_entries_change_together_or_not_at_all(
         "accept": lambda: store.canaries.end_canary(
             tried.canary_id, CanaryState.ACCEPTED, "ann", "fine"
         ),
+        "delete the current version": lambda: store.packages.delete_version(
+            "shop", "v1", "ann", fall_back=True
+        ),
         "delete the last version": lambda: store.packages.delete_version("one", "v1"),
         "delete": lambda: store.packages.delete_package("shop"),
     }
@@ -348,3 +351,37 @@ def test_an_ended_run_is_resumed_with_another_version_than_the_deleted_one(
     harness.store.initiation.resume_run(other, "crawl/r", 1)
     request = harness.store.runs.request_of(fence.run_id)
     assert (request.version, request.code) == ("v2", digest(2))
+
+
+def test_the_newest_version_that_was_in_use_replaces_a_deleted_one(harness: Harness) -> None:
+    store = harness.store.packages
+    tenth = CanarySettings(0.1)
+    for n, settings in ((1, None), (2, tenth), (3, None), (4, tenth)):
+        store.add_version(NewVersion("shop", f"v{n}", digest(n), by="ann", canary=settings))
+
+    def current() -> str | None:
+        found = store.find_version("shop")
+        return found and found.version
+
+    assert current() == "v3"
+    assert store.delete_version("shop", "v3", "ann", fall_back=True)
+    assert (current(), names(harness)) == ("v1", ["v4", "v2", "v1"])
+    [open_, *_] = harness.store.canaries.list_canaries()
+    assert (open_.new_version, open_.state) == ("v4", "cancelled"), "it compared v4 with v3"
+    assert store.delete_version("shop", "v2", "ann", fall_back=True)
+    assert current() == "v1", "another version was deleted"
+    assert store.delete_version("shop", "v1", "ann", fall_back=True)
+    assert current() == "v4", "only this one is left"
+    assert store.delete_version("shop", "v4", "ann", fall_back=True)
+    assert store.list_packages(0, 10) == []
+
+
+def test_a_refused_deletion_of_the_current_version_changes_nothing(harness: Harness) -> None:
+    store = harness.store.packages
+    for n in (1, 2):
+        add(harness, n)
+    named_by_schedule(harness, "v2")
+    before = store.versions("shop")
+    with pytest.raises(NotInThisState, match="is named by schedule run-v2"):
+        store.delete_version("shop", "v2", "ann", fall_back=True)
+    assert store.versions("shop") == before

@@ -50,6 +50,13 @@ def test_a_changed_entry_holds_for_the_next_run(client: TestClient, harness: Har
     used = ok(client.post("/v1/crawlers/bookshop/use", json={"number": 1}))
     assert (used["number"], used["note"]) == (1, "version 1 is in use")
     assert version_started(client, harness) == "1"
+    ok(client.post("/v1/crawlers/bookshop/use", json={"number": 2}))
+    back = ok(client.post("/v1/crawlers/bookshop/rollback"))
+    assert (back["number"], back["note"]) == (1, "version 1 is in use")
+    refused = ok(client.post("/v1/crawlers/bookshop/rollback"), 409)
+    assert "no version before version 1 that was in use" in refused["detail"]
+    ok(client.post("/v1/crawlers/plain/rollback"), 409)
+    ok(client.post("/v1/crawlers/unknown/rollback"), 404)
     history = ok(client.get("/v1/crawlers/bookshop/history"))
     assert history["current"] == 1
     assert [(row["number"], row["note"]) for row in history["versions"]] == [(2, None), (1, "new")]

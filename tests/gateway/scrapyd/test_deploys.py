@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.features.packages.ports import Inspection
+from crawler_lifecycle.features.packages.store import packages
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.features.scrapyd.gateway import deploys, eggs
 from crawler_lifecycle.runner.package import Package
@@ -175,7 +176,7 @@ def test_a_version_is_chosen_and_rolled_back(
         def named(*_: object) -> None:
             raise NotInThisState("schedule nightly names it")
 
-        patch.setattr(harness.store.packages, "delete_version", named)
+        patch.setattr(packages, "_check_unneeded", named)
         assert "nightly" in error(scrapyd.post("/delversion.json", data=gone))
     assert versions(scrapyd) == ["v1", "v2", "v3"], "a refused deletion changes nothing"
     assert ok(scrapyd.post("/delversion.json", data=gone)) == {}

@@ -5,7 +5,7 @@ runs uses until they are judged.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -93,6 +93,16 @@ class CanaryRow:
     def subject(self) -> str:
         """The subject of its events and incidents."""
         return f"{'packages' if self.package else 'crawlers'}/{self.name}"
+
+
+def version_before(versions: Sequence[str], current: str, only_tried: Container[str]) -> str | None:
+    """Return the version that was in use before the current one; ``None`` if there is none.
+
+    ``versions`` are all versions, newest first. ``only_tried`` are those that canaries gave to runs
+    but did not accept.
+    """
+    older = versions[versions.index(current) + 1 :] if current in versions else []
+    return next((version for version in older if version not in only_tried), None)
 
 
 def gets_new(share: float, asked: int, given: int) -> bool:

@@ -1,6 +1,4 @@
-"""Canaries as parts of other transactions: their begin, the choice of a version, and their
-cancellation.
-"""
+"""Canaries as parts of other transactions: their begin, the choice of a version, and their end."""
 
 from __future__ import annotations
 
@@ -9,13 +7,23 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, update
 
-from crawler_lifecycle.store.base.rows import Row, wanted
+from crawler_lifecycle.domain.names import EVENT_CANARY_ACCEPTED, EVENT_CANARY_REJECTED
+from crawler_lifecycle.store.base.outbox import facts, insert_event
+from crawler_lifecycle.store.base.rows import Row, made, wanted
 from crawler_lifecycle.store.runs.tables import run_history
 
-from ..domain.canary import CanarySettings, CanaryState, gets_new
+from ..domain.canary import CanaryRow, CanarySettings, CanaryState, Judge, gets_new
 from .tables import canary
 
 _c = canary.c
+_EVENTS = {
+    CanaryState.ACCEPTED: EVENT_CANARY_ACCEPTED,
+    CanaryState.REJECTED: EVENT_CANARY_REJECTED,
+}
+_TOLD = (
+    *("canary_id", "project", "old_version", "new_version", "share", "asked", "given"),
+    *("state", "ended_at", "ended_by"),
+)
 
 
 def choose(conn: Connection, canary_id: int) -> tuple[str, str | None] | None:
@@ -67,6 +75,45 @@ def cancel_canary(
     ended = {"state": CanaryState.CANCELLED, "ended_at": now, "ended_by": by, "result": why}
     conn.execute(update(canary).where(mine, _c.state == CanaryState.OPEN).values(**ended))
     conn.execute(update(canary).where(mine).values(holder=None))
+
+
+def choose_version(
+    conn: Connection, held: ColumnElement[bool], version: str, by: str | None, now: datetime
+) -> None:
+    """End the open canary of a package or an entry because a person chose a version: it is accepted
+    if it tries this version, and otherwise cancelled.
+    """
+    result = f"version {version} was chosen"
+    row = open_canary(conn, held)
+    if row is not None and row["new_version"] == version:
+        ended = {"state": CanaryState.ACCEPTED, "ended_at": now, "ended_by": by, "result": result}
+        conn.execute(update(canary).where(_c.canary_id == row["canary_id"]).values(**ended))
+        tell_end(conn, {**row, **ended}, now)
+    cancel_canary(conn, held, by, now, result)
+
+
+def tell_end(conn: Connection, row: Row, now: datetime) -> None:
+    """Append the event about a canary that was accepted or rejected."""
+    ended = canary_row(row)
+    owner = {"package": ended.package, "crawler": ended.crawler, "name": ended.name}
+    body = {**facts(row, *_TOLD), **owner, "cause": ended.result}
+    insert_event(conn, now, _EVENTS[ended.state], ended.subject, row["canary_uid"], body)
+
+
+def canary_row(row: Row) -> CanaryRow:
+    """Return the canary in a row of the table."""
+    judge = [Judge(word) for word in row["judge"]]
+    owner = {"package": row["package"], "crawler": None}
+    if not row["new_digest"]:
+        owner = {"package": None, "crawler": row["package"]}
+    return made(CanaryRow, row, state=CanaryState(row["state"]), judge=judge, **owner)
+
+
+def only_tried(conn: Connection, name: str, *, of_entry: bool = False) -> set[str]:
+    """Return the versions of a package or an entry that canaries tried and did not accept."""
+    kind = _c.new_digest == "" if of_entry else _c.new_digest != ""
+    query = select(_c.new_version).where(_c.package == name, kind)
+    return {*conn.execute(query.where(_c.state != CanaryState.ACCEPTED)).scalars()}
 
 
 def of_package(name: str) -> ColumnElement[bool]:

@@ -145,8 +145,9 @@ def _version(gateway: Gateway, name: str, number: int) -> Document:
 
 def use(name: Name, number: Number, /, *, by: By = None) -> None:
     """Use a version of a crawler. It holds for the next run."""
+    body = {"number": number, "requested_by": by or user()}
     with current().gateway() as gateway:
-        _use(gateway, name, number, by)
+        _show(gateway.post(_path(name, "/use"), body))
 
 
 def rollback(name: Name, /, *, by: By = None) -> None:
@@ -154,24 +155,7 @@ def rollback(name: Name, /, *, by: By = None) -> None:
     the next run.
     """
     with current().gateway() as gateway:
-        number = int(gateway.get(_path(name))["number"])
-        canaries = gateway.get("/v1/canaries", crawler=name)["canaries"]
-        tried = {
-            int(row["new_version"])
-            for row in canaries
-            if row["state"] != "accepted"
-            and row["result"] != f"version {row['new_version']} was chosen"
-        }
-        before = [earlier for earlier in range(1, number) if earlier not in tried]
-        if not before:
-            what = f"crawler {clean(name)} has no version before version {number} that was in use"
-            raise CommandFailed(Exit.NOT_IN_THIS_STATE, what)
-        _use(gateway, name, before[-1], by)
-
-
-def _use(gateway: Gateway, name: str, number: int, by: str | None) -> None:
-    body = {"number": number, "requested_by": by or user()}
-    _show(gateway.post(_path(name, "/use"), body))
+        _show(gateway.post(_path(name, "/rollback"), {"requested_by": by or user()}))
 
 
 def delete(name: Name, /) -> None:

@@ -16,7 +16,7 @@ from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Choice
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
+from crawler_lifecycle.gateway.runs.requests import SignedBody
 from crawler_lifecycle.ports.entries import CatalogueEntry, EntryVersion
 from crawler_lifecycle.web.problems import JsonBody
 
@@ -26,7 +26,7 @@ _Name = Annotated[str, Path(max_length=63)]
 _Number = Annotated[int, Field(ge=1, le=INT_MAX)]
 
 
-class PutCrawler(CanaryFields, StrictBody):
+class PutCrawler(CanaryFields, SignedBody):
     """Body of ``PUT /v1/crawlers/{crawler}``."""
 
     entry: dict[str, Any]
@@ -35,14 +35,12 @@ class PutCrawler(CanaryFields, StrictBody):
     """The reason for the change."""
     project: str | None = None
     """Only a caller with all projects may name a project other than its own."""
-    requested_by: Person | None = None
 
 
-class UseCrawlerVersion(StrictBody):
+class UseCrawlerVersion(SignedBody):
     """Body of ``POST /v1/crawlers/{crawler}/use``."""
 
     number: _Number
-    requested_by: Person | None = None
 
 
 class HistoryFilters(Choice):
@@ -78,6 +76,7 @@ class EntryList(BaseModel):
 T = TypeVar("T", CatalogueEntry, EntryVersion)
 _Put = Annotated[PutCrawler, Depends(JsonBody(PutCrawler))]
 _Use = Annotated[UseCrawlerVersion, Depends(JsonBody(UseCrawlerVersion))]
+_RollBack = Annotated[SignedBody, Depends(JsonBody(SignedBody, optional=True))]
 
 
 def _shown(entry: T) -> T:
@@ -141,6 +140,18 @@ def add_entries(app: FastAPI, gateway: Gateway) -> None:
         entry, changed = await run_in_threadpool(entries.use_entry, crawler, body.number, by)
         note = f"version {entry.number} is in use" if changed else "It was in use already."
         return answer(entry, changed, note)
+
+    @app.post("/v1/crawlers/{crawler}/rollback")
+    async def roll_back_crawler(crawler: _Name, body: _RollBack) -> ChangedEntry:
+        """Use the version of an entry that was in use before the present one. It holds for the next
+        run.
+
+        Versions that a canary tried and did not accept are skipped.
+        """
+        await commands.check_no_file(crawler)
+        by = signed(body).requested_by
+        entry = await run_in_threadpool(entries.roll_back, crawler, by)
+        return answer(entry, True, f"version {entry.number} is in use")
 
     @app.get("/v1/crawlers/{crawler}/history", **documents(EntryHistory))
     def list_crawler_history(

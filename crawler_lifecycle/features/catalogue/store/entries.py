@@ -12,10 +12,12 @@ from sqlalchemy import Connection, Select, and_, delete, func, insert, select, u
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.projects import chosen
-from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings, version_before
 from crawler_lifecycle.features.canaries.store.rows import (
     cancel_canary,
+    choose_version,
     of_entry,
+    only_tried,
     open_canary,
     start_canary,
 )
@@ -104,22 +106,31 @@ class EntryStore(StorePart):
         version, or for an entry of a package.
         """
         with self._db.writing() as conn:
-            found = _locked(conn, [name]).get(name)
-            entry = self._needed(conn, name)
-            assert found is not None
-            _check_own(found)
-            versions = select(_c.number).where(_c.name == name, _c.number == number)
-            if conn.execute(versions.where(*seen(catalogue_change))).scalar() is None:
+            found = self._own(conn, name)
+            if number not in _numbers(conn, name):
                 raise NotInThisState(
                     f"version: crawler {name!r} has no version {number}; see crawlctl crawler "
                     f"history {name}"
                 )
-            change = EntryChange(entry.project, self._clock(), by)
-            cancel_canary(conn, of_entry(name), by, change.at, f"version {number} was chosen")
-            if entry.number == number:
-                return entry, False
-            _put(conn, name, number, found, change, None)
-            return self._needed(conn, name), True
+            return self._use(conn, found, number, by), found["number"] != number
+
+    def roll_back(self, name: str, by: str | None) -> CatalogueEntry:
+        """Use the version of an entry that was in use before the present one. Versions that
+        canaries tried and did not accept are skipped.
+
+        Raises the errors of ``use_entry``.
+        """
+        with self._db.writing() as conn:
+            found = self._own(conn, name)
+            versions = [str(number) for number in _numbers(conn, name)]
+            tried = only_tried(conn, name, of_entry=True)
+            before = version_before(versions, str(found["number"]), tried)
+            if before is None:
+                raise NotInThisState(
+                    f"version: crawler {name!r} has no version before version "
+                    f"{found['number']} that was in use; choose one (crawlctl crawler use)"
+                )
+            return self._use(conn, found, int(before), by)
 
     def delete_entry(self, name: str) -> CatalogueEntry | None:
         """Delete an entry, but keep its versions. Returns the entry; ``None`` if there was none.
@@ -173,6 +184,21 @@ class EntryStore(StorePart):
         query = _entries().where(_e.name == name, *seen(catalogue_entry))
         row = conn.execute(query).mappings().one_or_none()
         return None if row is None else made(CatalogueEntry, row)
+
+    def _own(self, conn: Connection, name: str) -> Row:
+        """Return the row of an entry that belongs to no package, locked."""
+        found = _locked(conn, [name]).get(name)
+        self._needed(conn, name)
+        assert found is not None
+        _check_own(found)
+        return found
+
+    def _use(self, conn: Connection, found: Row, number: int, by: str | None) -> CatalogueEntry:
+        change = EntryChange(found["project"], self._clock(), by)
+        choose_version(conn, of_entry(found["name"]), str(number), by, change.at)
+        if found["number"] != number:
+            _put(conn, found["name"], number, found, change, None)
+        return self._needed(conn, found["name"])
 
     def _needed(self, conn: Connection, name: str) -> CatalogueEntry:
         found = self._entry(conn, name)
@@ -280,6 +306,12 @@ def _locked(conn: Connection, names: Collection[str]) -> dict[str, Row]:
     """Return the rows of these entries, locked in the order of their names."""
     query = select(catalogue_entry).order_by(_e.name).with_for_update()
     return {row["name"]: row for row in rows_in(conn, query, _e.name, sorted(names))}
+
+
+def _numbers(conn: Connection, name: str) -> Sequence[int]:
+    """Return the numbers of an entry's versions that the caller may see, newest first."""
+    query = select(_c.number).where(_c.name == name, *seen(catalogue_change))
+    return conn.execute(query.order_by(_c.number.desc())).scalars().all()
 
 
 def _newest(conn: Connection, names: Collection[str]) -> dict[str, int]:

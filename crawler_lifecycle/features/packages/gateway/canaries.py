@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.projects import narrowed
@@ -20,7 +20,7 @@ from crawler_lifecycle.gateway.api.paging import Id, OfProject, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import existing
-from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
+from crawler_lifecycle.gateway.runs.requests import SignedBody
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
@@ -41,11 +41,10 @@ class CanaryPage(BaseModel):
     next_page_token: str | None
 
 
-class EndCanary(StrictBody):
+class EndCanary(SignedBody):
     """Body of ``POST /v1/canaries/{canary_id}/accept`` and ``…/reject``."""
 
-    reason: str | None = None
-    requested_by: Person | None = None
+    reason: Annotated[str, Field(max_length=2000)] | None = None
 
 
 _End = Annotated[EndCanary, Depends(JsonBody(EndCanary, optional=True))]

@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Choice, Id, Paging
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
+from crawler_lifecycle.gateway.runs.requests import Person, SignedBody
 from crawler_lifecycle.gateway.runs.routes import no_task
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
@@ -41,11 +41,10 @@ class PutVersion(CanaryFields, Choice):
     """Whether to deploy a Scrapy project that cannot be imported."""
 
 
-class UseVersion(StrictBody):
+class UseVersion(SignedBody):
     """Body of ``POST /v1/packages/{package}/use``."""
 
-    version: str
-    requested_by: Person | None = None
+    version: Annotated[str, Field(max_length=64)]
 
 
 _Use = Annotated[UseVersion, Depends(JsonBody(UseVersion))]

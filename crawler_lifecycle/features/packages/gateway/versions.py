@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryState
+from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryState, version_before
 from crawler_lifecycle.features.catalogue.store.entries import EntryStore
 from crawler_lifecycle.ports.entries import CatalogueEntry
 from crawler_lifecycle.web.problems import refused
@@ -38,11 +38,19 @@ class CrawlerVersions:
     ) -> Sequence[Mapping[str, Any]]:
         """Return the newest versions of a crawler, newest first; empty if it has none because its
         entry is in the catalogue's file.
+
+        One is ``current``, and at most one is ``before``: it was in use before the current one.
         """
         if crawler is not None and crawler.package is not None:
-            return self._of_package(crawler.package)
-        entry = self._entries.get_entry(name)
-        return [] if entry is None else self._of_entry(entry)
+            rows = self._of_package(crawler.package)
+            tried = self._canaries.only_tried(crawler.package)
+        else:
+            entry = self._entries.get_entry(name)
+            rows = [] if entry is None else self._of_entry(entry)
+            tried = self._canaries.only_tried(name, of_entry=True)
+        current = next((row["version"] for row in rows if row["current"]), "")
+        before = version_before([row["version"] for row in rows], current, tried)
+        return [{**row, "before": row["version"] == before} for row in rows]
 
     def _of_package(self, package: str) -> Sequence[Mapping[str, Any]]:
         notes = self._notes(package=package)

@@ -23,21 +23,15 @@ from sqlalchemy import (
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.names import EVENT_CANARY_ACCEPTED, EVENT_CANARY_REJECTED
-from crawler_lifecycle.features.canaries.domain.canary import (
-    GIVEN_MAX,
-    CanaryRow,
-    CanaryState,
-    Judge,
-)
+from crawler_lifecycle.features.canaries.domain.canary import GIVEN_MAX, CanaryRow, CanaryState
 from crawler_lifecycle.features.canaries.domain.judge import ComparedRun, Crawler
 from crawler_lifecycle.features.canaries.store import rows as canary_rows
+from crawler_lifecycle.features.canaries.store.rows import canary_row, tell_end
 from crawler_lifecycle.features.canaries.store.tables import canary
 from crawler_lifecycle.features.catalogue.store.entries import EntryChange, replace_number
 from crawler_lifecycle.features.catalogue.store.tables import catalogue_entry
 from crawler_lifecycle.ports.entries import number_of
 from crawler_lifecycle.store.base.bulk import rows_in
-from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_code, run_history
@@ -54,14 +48,6 @@ OLD_RUNS = 20
 CANARIES_MAX = 500
 #: Who ends a canary that no person ends.
 JUDGE = "judge"
-_EVENTS = {
-    CanaryState.ACCEPTED: EVENT_CANARY_ACCEPTED,
-    CanaryState.REJECTED: EVENT_CANARY_REJECTED,
-}
-_TOLD = (
-    *("canary_id", "project", "old_version", "new_version", "share", "asked", "given"),
-    *("state", "ended_at", "ended_by"),
-)
 _ENDED = [
     *(_r[name] for name in ("run_id", "project", "crawler", "status", "outcome", "ended_by")),
     *(_r[name] for name in ("lacks", "cause", "pages", "items", "fields", "started_at")),
@@ -94,12 +80,12 @@ class CanaryStore(StorePart):
         query = select(canary).where(*mine).order_by(_c.canary_id.desc()).limit(limit)
         if before_id is not None:
             query = query.where(_c.canary_id < before_id)
-        return [_canary(row) for row in self._rows(query)]
+        return [canary_row(row) for row in self._rows(query)]
 
     def get_canary(self, canary_id: int) -> CanaryRow | None:
         """Return the canary with this number."""
         rows = self._rows(select(canary).where(_c.canary_id == canary_id, *seen(canary)))
-        return _canary(rows[0]) if rows else None
+        return canary_row(rows[0]) if rows else None
 
     def open_canary(self, name: str, *, of_entry: bool = False) -> int | None:
         """Return the number of the canary of a package or entry, if one is open."""
@@ -108,11 +94,16 @@ class CanaryStore(StorePart):
             row = canary_rows.open_canary(conn, held)
         return None if row is None else row["canary_id"]
 
+    def only_tried(self, name: str, *, of_entry: bool = False) -> set[str]:
+        """Return the versions of a package or an entry that canaries tried and did not accept."""
+        with self._db.reading() as conn:
+            return canary_rows.only_tried(conn, name, of_entry=of_entry)
+
     def held(self, state: CanaryState) -> list[CanaryRow]:
         """Return the canaries in this state that no later change of their packages has settled."""
         query = select(canary).where(_c.state == state, _c.holder.is_not(None))
         query = query.order_by(_c.canary_id.desc()).limit(CANARIES_MAX)
-        return [_canary(row) for row in self._rows(query)]
+        return [canary_row(row) for row in self._rows(query)]
 
     def new_runs(self, canary_id: int) -> list[ComparedRun]:
         """Return the first ended runs with the new version that no person stopped, at most as many
@@ -161,7 +152,7 @@ class CanaryStore(StorePart):
             open_ = (this, _c.state == CanaryState.OPEN)
             fresh = conn.execute(update(canary).where(*open_).values(**ended)).rowcount
             row = conn.execute(select(canary).where(this)).mappings().one()
-            ended_canary = _canary(row)
+            ended_canary = canary_row(row)
             accepted = fresh and state is CanaryState.ACCEPTED
             if accepted and not _accept(conn, ended_canary, by, now):
                 # An older build changes entries without an end of their canaries.
@@ -170,10 +161,7 @@ class CanaryStore(StorePart):
                 conn.execute(update(canary).where(this).values(**other))
                 return replace(ended_canary, state=CanaryState.CANCELLED, result=why)
             if fresh:
-                owner = {"package": ended_canary.package, "crawler": ended_canary.crawler}
-                body = {**facts(row, *_TOLD), **owner, "name": ended_canary.name, "cause": result}
-                subject = ended_canary.subject
-                insert_event(conn, now, _EVENTS[state], subject, row["canary_uid"], body)
+                tell_end(conn, row, now)
             return ended_canary
 
         return self._db.inserting(f"entries of canary {canary_id}", write)
@@ -189,14 +177,6 @@ def _accept(conn: Connection, tried: CanaryRow, by: str, now: datetime) -> bool:
     conn.execute(update(package).where(package.c.name == tried.package).values(**current))
     follow(conn, tried.package, by, now)
     return True
-
-
-def _canary(row: Row) -> CanaryRow:
-    judge = [Judge(word) for word in row["judge"]]
-    owner = {"package": row["package"], "crawler": None}
-    if not row["new_digest"]:
-        owner = {"package": None, "crawler": row["package"]}
-    return made(CanaryRow, row, state=CanaryState(row["state"]), judge=judge, **owner)
 
 
 def _new_runs(row: Row) -> Select[tuple[int]]:

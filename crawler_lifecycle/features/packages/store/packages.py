@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -11,7 +12,13 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
-from crawler_lifecycle.features.canaries.store.rows import cancel_canary, of_package, start_canary
+from crawler_lifecycle.features.canaries.store.rows import (
+    cancel_canary,
+    choose_version,
+    of_package,
+    only_tried,
+    start_canary,
+)
 from crawler_lifecycle.store.base.rows import Row, check_free, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
@@ -138,31 +145,39 @@ class PackageStore(StorePart):
             if found is None:
                 raise NotInThisState(f"package {name!r} has no version {version!r}")
             now = self._clock()
-            cancel_canary(conn, of_package(name), by, now, f"version {version} was chosen")
+            choose_version(conn, of_package(name), version, by, now)
             if not found.current:
-                current = {"current": version, "changed_at": now, "changed_by": by}
-                conn.execute(update(package).where(_p.name == name).values(**current))
+                _make_current(conn, name, version, by, now)
             used = replace(found, current=True)
             return VersionChange(used, not found.current, follow(conn, name, by, now))
 
         return self._db.inserting(f"entries of package {name!r}", write)
 
     def delete_version(
-        self, name: str, version: str, by: str | None = None, *, force: bool = False
+        self,
+        name: str,
+        version: str,
+        by: str | None = None,
+        *,
+        force: bool = False,
+        fall_back: bool = False,
     ) -> PackageVersion | None:
         """Delete a version; ``None`` if there is none. With the last one, the package is deleted.
 
-        Raises ``NotInThisState`` for the current version of a package that has others and, unless
-        ``force`` is true, for one that something names for later runs.
+        With ``fall_back``, another version becomes current in place of the current one: the newest
+        of those that a canary did not only try, or else the newest. Raises ``NotInThisState`` for
+        the current version of a package that has others without ``fall_back`` and, unless ``force``
+        is true, for one that something names for later runs; and ``TooManyOpen``.
         """
-        with self._db.writing() as conn:
+
+        def write(conn: Connection) -> PackageVersion | None:
             _locked(conn, name)
             found = version_of(conn, name, version)
             if found is None:
                 return None
-            others = select(func.count()).where(_v.package == name, _v.version != version)
-            alone = not conn.execute(others).scalar_one()
-            if found.current and not alone:
+            query = select(_v.version).where(_v.package == name, _v.version != version)
+            others = conn.execute(query.order_by(_v.version_id.desc())).scalars().all()
+            if found.current and others and not fall_back:
                 raise NotInThisState(
                     f"version: {version!r} is the current one of package {name!r}; make another "
                     "one current first"
@@ -170,13 +185,21 @@ class PackageStore(StorePart):
             if not force:
                 _check_unneeded(conn, name, [version])
             now = self._clock()
-            cancel_canary(conn, of_package(name), by, now, "its version was deleted", version)
+            tried = None if found.current else version
+            cancel_canary(conn, of_package(name), by, now, "its version was deleted", tried)
             this = (_v.package == name, _v.version == version)
             conn.execute(delete(package_version).where(*this))
-            if alone:
+            if not others:
                 conn.execute(delete(package).where(_p.name == name))
+            elif found.current:
+                skipped = only_tried(conn, name)
+                used = (other for other in others if other not in skipped)
+                _make_current(conn, name, next(used, others[0]), by, now)
+            if found.current:
                 follow(conn, name, by, now)
             return found
+
+        return self._db.inserting(f"entries of package {name!r}", write)
 
     def delete_package(self, name: str, by: str | None = None, *, force: bool = False) -> int:
         """Delete a package with all versions, and return how many it had.
@@ -226,6 +249,11 @@ def _start_canary(
     versions |= {"new_version": added.version, "new_digest": added.digest}
     began = {"created_at": added.created_at, "created_by": new.by}
     start_canary(conn, new.canary, uid, **owner, **versions, **began)
+
+
+def _make_current(conn: Connection, name: str, version: str, by: str | None, now: datetime) -> None:
+    current = {"current": version, "changed_at": now, "changed_by": by}
+    conn.execute(update(package).where(_p.name == name).values(**current))
 
 
 def _locked(conn: Connection, name: str) -> Mapping[Any, Any] | None:

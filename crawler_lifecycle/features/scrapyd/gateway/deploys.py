@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.features.packages.gateway.deploying import Deployments
 from crawler_lifecycle.features.packages.store.packages import NewVersion
 from crawler_lifecycle.gateway.access.operations import caller_name
@@ -46,7 +46,7 @@ class Deploys:
     async def delversion(self, form: Form) -> Answer:
         """Delete a version.
 
-        If it is the current one, the newest of the others becomes current.
+        If it is the current one, another one becomes current in the same transaction.
         """
         project = form.need("project")
         version = form.need("version")
@@ -54,20 +54,8 @@ class Deploys:
         found = await self.projects.find(project, version)
         if found is None:
             raise _no_package(project)
-        by = caller_name()
-        known = await self.projects.versions(project)
-        if found.current and len(known) > 1:
-            await run_in_threadpool(self.projects.packages.use_version, package, known[-2], by)
-        try:
-            await run_in_threadpool(
-                self.projects.packages.delete_version, package, found.version, by
-            )
-        except NotInThisState:
-            if found.current and len(known) > 1:
-                await run_in_threadpool(
-                    self.projects.packages.use_version, package, found.version, by
-                )
-            raise
+        delete = partial(self.projects.packages.delete_version, fall_back=True)
+        await run_in_threadpool(delete, package, found.version, caller_name())
         _tell(package, f"{found.version}: deleted")
         return {}
 
