@@ -19,6 +19,7 @@ from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered
+from crawler_lifecycle.domain.item_code import code_groups
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run import DELIVERY_S
 from crawler_lifecycle.domain.run_data import PIECE
@@ -191,20 +192,6 @@ class RunFiles:
         note = "; ".join(notes) or None
         return FileList(readable, files[:most], left_out, note, None if here else archive, missing)
 
-    def codes(self, run_id: int) -> dict[str, Code]:
-        """Return the known codes of the run's tries, by the folders of their files in the
-        archive.
-        """
-        codes: dict[str, Code] = {}
-        rows = self.tasks.list_tasks(run_id, superseded=True)
-        while rows:
-            for row in rows:
-                if row.code is not None:
-                    codes[files_prefix(row.task_index, row.attempt)] = row.code
-            last = rows[-1].task_id
-            rows = self.tasks.list_tasks(run_id, after_task_id=last, superseded=True)
-        return codes
-
     def open(self, run: RunRow, name: str, offset: int = 0) -> OpenedFile | None:
         """Open the file with this name. Return ``None`` if no such file can be read here. The file
         may be opened at this offset or at an offset before it.
@@ -349,7 +336,7 @@ class FileReading:
 
     def codes(self, run_id: int) -> dict[str, Code]:
         """Return the known codes of the tries of a run, by the folders of their files."""
-        return self.files.codes(self._run(run_id).run_id)
+        return self.files.tasks.codes(self._run(run_id).run_id)
 
     def read(self, run_id: int, name: str, offset: int) -> bytes:
         """Return up to ``PIECE`` bytes, starting at this offset. At the end of the file, return no
@@ -414,10 +401,7 @@ class FileQuestions:
         return [[file.name, file.bytes] for file in self.reading.list(run_id)]
 
     def ask_codes(self, run_id: int) -> object:
-        folders: dict[Code, list[str]] = {}
-        for folder, code in self.reading.codes(run_id).items():
-            folders.setdefault(code, []).append(folder)
-        return [[code.digest, code.version, found] for code, found in folders.items()]
+        return code_groups(self.reading.codes(run_id))
 
     def ask_read(self, run_id: int, file: str, offset: int) -> object:
         return binascii.b2a_base64(self.reading.read(run_id, file, offset), newline=False).decode()

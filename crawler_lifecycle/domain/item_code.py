@@ -7,7 +7,6 @@ from typing import Any
 
 from .code import Code
 from .item_export import PAUSE, fields_of
-from .names import files_prefix
 
 #: The names of the fields: the digest and the version of the task that wrote the item. Both are
 #: null if they are not known.
@@ -15,13 +14,24 @@ CODE = "_code"
 VERSION = "_version"
 
 
-def codes_of_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, Code]:
-    """Return the known codes of tasks, which are documents of the API, by the folders of their
-    files.
-    """
-    found = {files_prefix(row["task_index"], row["attempt"]): row.get("code") for row in rows}
-    codes = {folder: Code.of(document) for folder, document in found.items()}
-    return {folder: code for folder, code in codes.items() if code is not None}
+def code_groups(codes: Mapping[str, Code]) -> list[dict[str, Any]]:
+    """Return the codes of folders as JSON, in which each code has a list of its folders."""
+    folders: dict[Code, list[str]] = {}
+    for folder, code in codes.items():
+        folders.setdefault(code, []).append(folder)
+    return [
+        {"digest": code.digest, "version": code.version, "folders": found}
+        for code, found in folders.items()
+    ]
+
+
+def codes_by_folder(groups: Iterable[Mapping[str, Any]]) -> dict[str, Code]:
+    """Return the codes by folder again, from the JSON of ``code_groups``."""
+    return {
+        folder: Code(group["digest"], group["version"])
+        for group in groups
+        for folder in group["folders"]
+    }
 
 
 def with_code(

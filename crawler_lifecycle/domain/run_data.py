@@ -20,7 +20,7 @@ from crawler_lifecycle.runner.item_reader import SkippedData
 
 from .bounds import INT_MAX, refusal
 from .code import Code
-from .item_code import CODE, VERSION, with_code
+from .item_code import CODE, VERSION, codes_by_folder, with_code
 
 #: The maximum number of bytes that one call can read from a file.
 PIECE = 1024 * 1024
@@ -74,12 +74,7 @@ class AskedFiles:
         )
 
     def run_codes(self, run_id: int) -> dict[str, Code]:
-        found = self._ask("codes", run_id=run_id)
-        return {
-            folder: Code(digest, version)
-            for digest, version, folders in found
-            for folder in folders
-        }
+        return codes_by_folder(self._ask("codes", run_id=run_id))
 
 
 class HeldFiles:

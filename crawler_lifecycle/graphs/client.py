@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.errors import (
     NotDelivered,
     NotInThisState,
 )
-from crawler_lifecycle.domain.item_code import codes_of_tasks
+from crawler_lifecycle.domain.item_code import codes_by_folder
 from crawler_lifecycle.domain.loopback import leads_here
 from crawler_lifecycle.domain.run_data import PIECE, RunFile
 from crawler_lifecycle.domain.values import of_json
@@ -52,8 +52,6 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 #: here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
-#: The number of tasks in one response.
-TASKS_PAGE_SIZE = 200
 
 _ERRORS: Mapping[str, type[LifecycleError]] = {
     "idempotency_mismatch": DuplicateRequest,
@@ -212,9 +210,7 @@ class Gateway:
         return answer.content
 
     def run_codes(self, run_id: int) -> dict[str, Code]:
-        path = f"/v1/runs/{run_id}/tasks"
-        pages = self._pages(path, {"superseded": "true"}, TASKS_PAGE_SIZE)
-        return codes_of_tasks(task for page in pages for task in page["tasks"])
+        return codes_by_folder(self._call("GET", f"/v1/runs/{run_id}/codes")["codes"])
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
         until = None if timeout_s is None else time.monotonic() + timeout_s

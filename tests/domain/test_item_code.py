@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.code import Code
-from crawler_lifecycle.domain.item_code import CODE, VERSION, with_code
+from crawler_lifecycle.domain.item_code import (
+    CODE,
+    VERSION,
+    code_groups,
+    codes_by_folder,
+    with_code,
+)
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv
 from crawler_lifecycle.domain.item_table import DIGITS, item_table
 
@@ -45,6 +51,13 @@ def test_each_item_has_the_code_of_its_folder_first(rows: list[tuple[str, Any]])
         for name in (CODE, VERSION):
             fields.pop(name, None)
         assert {name: item[name] for name in [*item][2:]} == fields
+
+
+@given(st.dictionaries(st.text(), st.builds(Code, st.text(), st.none() | st.text())))
+def test_codes_are_sent_once_each(codes: dict[str, Code]) -> None:
+    groups = json.loads(json.dumps(code_groups(codes)))
+    assert codes_by_folder(groups) == codes
+    assert len(groups) == len(set(codes.values()))
 
 
 def test_the_columns_of_the_code_are_never_left_out() -> None:

@@ -676,6 +676,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.tasks.tasks_of_runs([run_id, *range(1, 500)])
     store.tasks.task_indexes(range(1, 500))
     store.tasks.tries(run_id)
+    store.tasks.codes(run_id)
     store.tasks.list_tasks(run_id, among=range(1, 21))
     store.deployment.places(run_id)
     store.deployment.ended_groups(run_id)

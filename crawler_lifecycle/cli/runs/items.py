@@ -15,7 +15,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.domain.item_code import CODE, VERSION, codes_of_tasks, with_code
+from crawler_lifecycle.domain.item_code import CODE, VERSION, codes_by_folder, with_code
 from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.items import plain
 from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
@@ -91,7 +91,7 @@ def items(
         most = shown + 1 if format is None else limit
         some: Iterable[Any] = chosen(found, field, contains, names, offset, most)
         if code:
-            codes = codes_of_tasks(gateway.tasks(run, superseded=True))
+            codes = codes_by_folder(gateway.get(RUN.path(run, "/codes"))["codes"])
             some = with_code(some, codes, lambda: found.name)
             names = names and [CODE, VERSION, *names]
         if format is None:

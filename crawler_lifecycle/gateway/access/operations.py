@@ -112,7 +112,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule
         listFirings listQuotas listIncidents getIncident listSites getSite getRobots
         listPackages listPackageVersions getPackageVersion listEntries getCrawler
-        listCrawlerHistory listCanaries""",
+        listCrawlerHistory listCanaries listCodes""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
     # The limits of a site and a pool hold for the runs of all projects.

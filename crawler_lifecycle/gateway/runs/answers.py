@@ -419,6 +419,21 @@ class TaskPage(BaseModel):
     next_page_token: str | None
 
 
+class CodeOfFolders(BaseModel):
+    """The code that some tasks of a run executed."""
+
+    digest: str | None
+    version: str | None
+    folders: list[str]
+    """The folders of their files, with those of replaced tasks."""
+
+
+class RunCodes(BaseModel):
+    """The known codes of a run's tasks."""
+
+    codes: list[CodeOfFolders]
+
+
 class TaskFilePage(OfRow):
     """The supporting files that can be read now, at most 2,000."""
 

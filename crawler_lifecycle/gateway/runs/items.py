@@ -148,7 +148,7 @@ class _Reading:
         """Return these items of ``items``, with the code of each one if it was asked for."""
         if not self._choice.code:
             return items
-        return with_code(items, self._files.codes(self._run.run_id), lambda: self._name)
+        return with_code(items, self._files.tasks.codes(self._run.run_id), lambda: self._name)
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
         """Yield the items that match the filter, until the time for reading is over."""

@@ -15,6 +15,7 @@ from starlette.responses import StreamingResponse
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.item_code import code_groups
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.task import TaskStatus
@@ -38,6 +39,7 @@ from crawler_lifecycle.gateway.runs.answers import (
     CorrectionPage,
     Overdue,
     Run,
+    RunCodes,
     RunDetail,
     RunPage,
     StopOfRun,
@@ -435,6 +437,13 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         )
         page, token = cut("task", rows, filters.page_size, lambda row: row.task_id)
         return conditional(request, TaskPage(tasks=page, next_page_token=token))
+
+    @app.get("/v1/runs/{run_id}/codes", **documents(RunCodes))
+    def list_codes(run_id: RunId, request: Request) -> Response:
+        """The known codes that the tasks of a run executed, with the folders of their files."""
+        found(store.runs, run_id)
+        codes = code_groups(store.tasks.codes(run_id))
+        return conditional(request, RunCodes.model_validate({"codes": codes}))
 
 
 def _add_histories(

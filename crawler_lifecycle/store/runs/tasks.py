@@ -11,7 +11,9 @@ from sqlalchemy import Connection, Select, and_, func, or_, select, union_all
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import RecordedTask
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.coverage import Coverage, summed
+from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.domain.tries import Try, counting
 from crawler_lifecycle.ports.runs import ROWS_MAX, RunTasks, TaskCounts, TaskRow
@@ -20,6 +22,7 @@ from crawler_lifecycle.store.base.rows import Fault, Row, made, seen, unreadable
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import uncompressed
 
+from .codes import CODE, code_of
 from .rows import task_row, task_state
 from .tables import run_history, task_history, task_log, task_observation, task_stats
 from .unit import BY_RUN, count_tasks, current_tasks
@@ -76,6 +79,21 @@ class TaskReader(StorePart):
         """Return all tries of the tasks of a run, by id."""
         with self._db.reading() as conn:
             return tries_of(conn, run_id)
+
+    def codes(self, run_id: int) -> dict[str, Code]:
+        """Return the known codes of all tries of a run, by the folders of their files
+        (``names.files_prefix``).
+        """
+        t = task_history.c
+        query = select(t.task_index, t.attempt, *(t[name] for name in CODE))
+        found = {}
+        for row in self._rows(
+            query.where(t.run_id == run_id).order_by(t.task_id).with_hint(*_BY_ID)
+        ):
+            code = code_of(row)
+            if code is not None:
+                found[files_prefix(row["task_index"], row["attempt"])] = code
+        return found
 
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500

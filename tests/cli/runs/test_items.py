@@ -71,14 +71,8 @@ def test_items_name_the_code_of_their_task(
     crawlctl: Crawlctl, gateway: respx.MockRouter, tmp_path: Path
 ) -> None:
     digest = "sha256:" + "a" * 64
-    code = {"digest": digest, "version": "v1", "commit": None, "note": None}
-    rows = [
-        {"task_id": 70, "task_index": 0, "attempt": 1, "code": code},
-        {"task_id": 71, "task_index": 1, "attempt": 1, "code": None},
-    ]
-    gateway.get("/v1/runs/7/tasks", params={"superseded": "true"}).respond(
-        json={"tasks": rows, "next_page_token": None}
-    )
+    code = {"digest": digest, "version": "v1", "folders": ["task-0"]}
+    gateway.get("/v1/runs/7/codes").respond(json={"codes": [code]})
     coded = [{"_code": digest, "_version": "v1", **item} for item in ALL[:2]]
     coded.append({"_code": None, "_version": None, **ALL[2]})
     assert crawlctl("items", "7", "--code", "-o", "json").json["items"] == coded

@@ -44,6 +44,10 @@ def test_codes_are_recorded_once_for_each_task_and_run(harness: Harness) -> None
     tasks = harness.store.tasks.list_tasks(fence.run_id)
     assert [task.code for task in tasks] == [NEW, OLD, NEW], "a known digest is never lost"
     assert list(harness.row(fence).codes) == [OLD, NEW]
+    by_folder = {"task-0": NEW, "task-1": OLD, "task-2": NEW}
+    assert harness.store.tasks.codes(fence.run_id) == by_folder
+    other = harness.executing("without codes")
+    assert harness.store.tasks.codes(other.run_id) == {}
     evidence = harness.store.runs.transitions(fence.run_id)[-1].evidence
     assert "code" not in evidence
 
