@@ -96,7 +96,7 @@ def test_what_has_a_validator_takes_it_back(document: Any) -> None:
         for item in document["paths"].values()
         if "304" in item.get("get", {}).get("responses", {})
     ]
-    assert len(reads) == 31
+    assert len(reads) == 32
     for operation in reads:
         assert "If-None-Match" in [parameter["name"] for parameter in operation["parameters"]]
         assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "304"))
