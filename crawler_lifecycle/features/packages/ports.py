@@ -23,8 +23,10 @@ class CodeStore(Protocol):
     def remove(self, digest: str) -> None:
         """Remove a zip, which may be missing."""
 
-    def stored(self) -> Iterator[tuple[str, datetime]]:
-        """Yield the digest of each zip, and the time at which it was stored."""
+    def stored(self, digest: str | None = None) -> Iterator[tuple[str, datetime]]:
+        """Yield the digest of each zip, or of this one if it is there, and the time at which it was
+        stored last.
+        """
 
 
 class Inspector(Protocol):

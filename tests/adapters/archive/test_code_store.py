@@ -36,6 +36,8 @@ def keeps_zips(store: CodeStore) -> None:
         store.put(digest(n), io.BytesIO(b"zip %d" % n))
     found = dict(store.stored())
     assert found.keys() == {digest(1), digest(2)}
+    assert [*store.stored(digest(2))] == [(digest(2), found[digest(2)])]
+    assert [*store.stored(digest(3))] == []
     assert all(abs(at - utc_now()) < timedelta(minutes=5) for at in found.values())
     assert (read(store, 1), read(store, 2), read(store, 2)) == (b"zip 1", b"zip 2", b"zip 2")
     store.remove(digest(1))

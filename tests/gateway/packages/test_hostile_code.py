@@ -61,6 +61,7 @@ def test_a_project_neither_sees_nor_executes_nor_replaces_code_of_another(
         def ask(who: str, method: str, path: str, **more: Any) -> Any:
             return client.request(method, path, headers=keys.headers(who), **more)
 
+        ok(ask("b-admin", "PUT", "/v1/crawlers/stolen", json={"entry": ENTRY}))
         code = zipped(tmp_path / "c", scrapy=True)
         ok(ask("a-admin", "PUT", "/v1/packages/shop/versions/v1", content=code), 201)
         before = ok(ask("a-admin", "GET", "/v1/crawlers/books"))
@@ -73,8 +74,9 @@ def test_a_project_neither_sees_nor_executes_nor_replaces_code_of_another(
         assert "books" not in mine
         unknown = ok(ask("b-operate", "POST", "/v1/runs", json={"crawler": "books"}), 422)
         assert unknown["code"] == "unknown_crawler"
-        # An entry that names the package of another project finds no version.
-        ok(ask("b-admin", "PUT", "/v1/crawlers/stolen", json={"entry": ENTRY}))
+        taken = ok(ask("b-admin", "PUT", "/v1/crawlers/other", json={"entry": ENTRY}), 409)
+        assert taken["detail"] == "package 'shop' is already taken; choose another one"
+        # An entry that named the package before the other project deployed it finds no version.
         refused = ok(ask("b-operate", "POST", "/v1/runs", json={"crawler": "stolen"}), 422)
         assert "'shop' has no version" in refused["detail"]
         body = {"run": {"crawler": "stolen"}, "every_s": 3600}

@@ -6,7 +6,7 @@ import contextlib
 import io
 import itertools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -295,3 +295,32 @@ def test_the_upkeep_removes_what_nothing_needs(
     PackageUpkeep(gateway)._turn()
     kept = {f"sha256:{name.removesuffix('.zip')}" for name in os.listdir(harness.code)}
     assert kept == {*digests[2:]}
+
+
+def test_the_upkeep_keeps_a_zip_that_is_deployed_again_meanwhile(
+    harness: Harness, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = zipped(tmp_path / "a", "1")
+    digest = ok(put(client, "v1", content), 201)["digest"]
+    ok(put(client, "v2", zipped(tmp_path / "a", "2")), 201)
+    ok(client.delete("/v1/packages/shop/versions/v1"))
+    stored = harness.code / f"{digest.removeprefix('sha256:')}.zip"
+    os.utime(stored, (0, 0))
+    keeper = PackageUpkeep(harness.gateway())
+    harness.clock.now = utc_now()
+    needed = harness.store.package_pruning.needed
+
+    def deployed_after(digests: Collection[str]) -> set[str]:
+        found = needed(digests)
+        assert digest not in found
+        ok(put(client, "v3", content), 201)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper._store, "needed", deployed_after)
+        keeper._turn()
+    assert stored.exists()
+    ok(client.delete("/v1/packages/shop"))
+    os.utime(stored, (0, 0))
+    keeper._turn()
+    assert not stored.exists()

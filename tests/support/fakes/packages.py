@@ -36,9 +36,10 @@ class FakeCodeStore:
     def remove(self, digest: str) -> None:
         self._zips.pop(digest, None)
 
-    def stored(self) -> Iterator[tuple[str, datetime]]:
-        for digest, (_, at) in self._zips.items():
-            yield digest, at
+    def stored(self, digest: str | None = None) -> Iterator[tuple[str, datetime]]:
+        for known, (_, at) in self._zips.items():
+            if digest in (None, known):
+                yield known, at
 
 
 class FakeInspector:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,11 +25,15 @@ from ..store.entries import EntryStore
 
 @dataclass(eq=False)
 class EntryCommands:
-    """The commands about one entry. They raise ``Problem``, or an error of the domain."""
+    """The commands about one entry. They raise ``Problem``, or an error of the domain.
+
+    ``check_package`` raises ``DuplicateRequest`` for a package of another project.
+    """
 
     entries: EntryStore
     crawlers: Crawlers
     owned: ReservedNames
+    check_package: Callable[[str], None]
 
     async def find(self, name: str) -> CatalogueEntry:
         """Return an entry. Raises ``Problem`` 404, and 409 for an entry of the file."""
@@ -57,6 +61,8 @@ class EntryCommands:
         crawler = read_document(document, self.owned)
         if only() is not None:
             check_of_project(crawler)
+            if crawler.package is not None:
+                await run_in_threadpool(self.check_package, crawler.package)
         await self.check_no_file(name)
         set_entry = partial(self.entries.set_entry, canary=canary)
         return await run_in_threadpool(set_entry, name, document, by, note, project)

@@ -92,7 +92,8 @@ def _shown(entry: T) -> T:
 def add_entries(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of entries."""
     entries = gateway.store.entries
-    commands = EntryCommands(entries, gateway.crawlers, gateway.owned)
+    check_package = gateway.store.packages.check_owner
+    commands = EntryCommands(entries, gateway.crawlers, gateway.owned, check_package)
 
     def answer(entry: CatalogueEntry, changed: bool, note: str) -> ChangedEntry:
         if changed:

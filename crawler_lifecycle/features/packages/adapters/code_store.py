@@ -81,12 +81,15 @@ class CodeFolder:
         with _reporting("code cannot be removed", target):
             target.unlink(missing_ok=True)
 
-    def stored(self) -> Iterator[tuple[str, datetime]]:
+    def stored(self, digest: str | None = None) -> Iterator[tuple[str, datetime]]:
         with _reporting(_LISTING, self.root):
-            for file in self.root.glob("*.zip"):
+            for file in self.root.glob("*.zip" if digest is None else _name(digest)):
                 found = _NAME.fullmatch(file.name)
-                if found is not None:
+                try:
                     at = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+                except FileNotFoundError:  # another process has removed it
+                    continue
+                if found is not None:
                     yield ALGORITHM + found[1], at
 
     def keep_newest(self, most: int) -> None:
@@ -131,8 +134,9 @@ class CodeBucket:
             self._bucket.client.delete_object(Bucket=self._bucket.name, Key=key)
         self._cache.remove(digest)
 
-    def stored(self) -> Iterator[tuple[str, datetime]]:
-        for page in self._bucket.pages(_LISTING, Prefix=self._bucket.prefix):
+    def stored(self, digest: str | None = None) -> Iterator[tuple[str, datetime]]:
+        prefix = self._bucket.prefix if digest is None else self._key(digest)
+        for page in self._bucket.pages(_LISTING, Prefix=prefix):
             for entry in page.get("Contents", ()):
                 found = _NAME.fullmatch(str(entry["Key"]).removeprefix(self._bucket.prefix))
                 if found is not None:

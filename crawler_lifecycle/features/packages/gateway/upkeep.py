@@ -43,4 +43,6 @@ class PackageUpkeep:
         old = (digest for digest, at in self._code.stored() if at < until)
         while digests := list(islice(old, _AT_ONCE)):
             for digest in sorted({*digests} - self._store.needed(digests)):
-                self._code.remove(digest)
+                # Meanwhile, a deploy may have stored it again for a version that is not recorded.
+                if all(at < until for _, at in self._code.stored(digest)):
+                    self._code.remove(digest)

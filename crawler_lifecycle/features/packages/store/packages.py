@@ -78,6 +78,13 @@ class PackageStore(StorePart):
         """
         return self._db.inserting(f"package {new.package!r}", lambda conn: self._add(conn, new))
 
+    def check_owner(self, name: str) -> None:
+        """Raise ``DuplicateRequest`` for a package of a project that the caller may not see."""
+        with self._db.reading() as conn:
+            owner = conn.execute(select(_p.project).where(_p.name == name)).scalar_one_or_none()
+        if owner is not None:
+            check_free(owner, None, f"package {name!r}")
+
     def check_version(self, new: NewVersion) -> PackageVersion | None:
         """Return the version if it exists with the same contents.
 
