@@ -123,7 +123,7 @@ def check_names(version: object, commit: object) -> None:
         raise refusal("commit", commit, f"give {DIGITS_MIN} to 64 digits of 0-9 and a-f")
 
 
-def is_left_out(name: str, *, top: bool) -> bool:
+def is_left_out(name: str, top: bool) -> bool:
     """Return whether a file or folder with this name is not part of a project's code.
 
     ``top`` is true if the project's folder contains it directly.

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from .tree import Leaf, tree_digest
+from .tree import Leaf, files_below, tree_digest
 
 #: The maximum number of cached versions, and the maximum size in bytes of each.
 VERSIONS_MAX = 64
@@ -45,7 +45,7 @@ def add_to_cache(cache: str, digest: str, code: str) -> None:
     """Compile the modules in a folder with this code, and add a copy of it to the cache."""
     part = os.path.join(cache, f".{uuid.uuid4().hex}")
     try:
-        if sum(entry.stat().st_size for _, entry in _files(code)) > BYTES_MAX:
+        if sum(entry.stat().st_size for _, entry in files_below(code)) > BYTES_MAX:
             return
         _compile(code)
         os.makedirs(part)
@@ -61,20 +61,9 @@ def _folder(cache: str, digest: str) -> str:
     return os.path.join(cache, digest.replace(":", "-"))
 
 
-def _files(folder: str, path: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield all files below a folder, with their paths."""
-    with os.scandir(os.path.join(folder, path)) as entries:
-        for entry in entries:
-            below = os.path.join(path, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(folder, below)
-            else:
-                yield below, entry
-
-
 def _copied(source: str, target: str) -> Iterator[Leaf]:
     """Copy all files, and yield those that are code."""
-    for path, entry in _files(source):
+    for path, entry in files_below(source):
         copy = os.path.join(target, path)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         with open(entry.path, "rb") as file:
@@ -93,7 +82,7 @@ def _copied(source: str, target: str) -> Iterator[Leaf]:
 def _compile(code: str) -> None:
     """Compile modules until the time is over. Nothing is executed."""
     until = time.monotonic() + COMPILE_S
-    for path, entry in list(_files(code)):
+    for path, entry in list(files_below(code)):
         small = path.endswith(".py") and entry.stat().st_size <= MODULE_MAX
         if small and time.monotonic() < until:
             py_compile.compile(entry.path, quiet=2)

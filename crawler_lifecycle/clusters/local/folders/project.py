@@ -14,11 +14,10 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
 
 from crawler_lifecycle.domain.code import is_left_out
 from crawler_lifecycle.runner.safe_directory import SafeDirectory
-from crawler_lifecycle.runner.tree import Leaf, tree_digest
+from crawler_lifecycle.runner.tree import Leaf, files_below, tree_digest
 
 FILES_MAX = 20_000
 BYTES_MAX = 200 * 1024 * 1024
@@ -47,12 +46,13 @@ class ProjectFolder:
 
     def __init__(self, folder: str, caches: str) -> None:
         """``caches`` is an existing folder for the kept digests of all projects."""
-        self._folder = os.fsencode(folder)
+        self._folder = folder
         self._caches = caches
-        self._cache = f"{hashlib.sha256(self._folder).hexdigest()[:32]}.json"
+        self._cache = f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
         self._now_ns = time.time_ns()
         self._deadline = time.monotonic() + SECONDS_MAX
         self._bytes = 0
+        self._names = 0
 
     def digest(self) -> str:
         """Return the digest of the folder (``runner.tree``).
@@ -63,16 +63,16 @@ class ProjectFolder:
         found: dict[str, tuple[Marks, str]] = {}
         leaves = []
         try:
-            for path, entry in self._entries():
+            for name, entry in files_below(self._folder, self._leave_out):
+                path = os.fsencode(name)
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISLNK(status.st_mode):
-                    target = os.readlink(entry.path)
+                    target = os.fsencode(os.readlink(entry.path))
                     leaves.append(Leaf(path, b"l", hashlib.sha256(target).digest()))
                 elif stat.S_ISREG(status.st_mode):
                     self._count(status.st_size)
                     times = (status.st_mtime_ns, status.st_ctime_ns)
                     marks = [status.st_size, *times, status.st_ino]
-                    name = os.fsdecode(path)
                     kept = known.get(name)
                     content = kept[1] if kept and kept[0] == marks else self._read(entry.path)
                     if self._now_ns - max(times) > SETTLED_NS:
@@ -85,25 +85,15 @@ class ProjectFolder:
             self._keep(found)
         return tree_digest(leaves)
 
-    def _entries(self) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-        """Yield the relative paths and entries of everything in the folder except folders."""
-        count = 0
-        todo = [b""]
-        while todo:
-            below = todo.pop()
-            with os.scandir(os.path.join(self._folder, below)) as entries:
-                for entry in entries:
-                    if is_left_out(os.fsdecode(entry.name), top=not below):
-                        continue
-                    count += 1
-                    if count > FILES_MAX:
-                        raise NoDigest(f"the project folder has more than {FILES_MAX} files")
-                    self._check_time()
-                    path = below + entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append(path + b"/")
-                    else:
-                        yield path, entry
+    def _leave_out(self, name: str, top: bool) -> bool:
+        """Return whether a file or folder is no code. Raises ``NoDigest`` if there are too many."""
+        self._check_time()
+        if is_left_out(name, top):
+            return True
+        self._names += 1
+        if self._names > FILES_MAX:
+            raise NoDigest(f"the project folder has more than {FILES_MAX} files")
+        return False
 
     def _count(self, size: int) -> None:
         self._bytes += size
@@ -114,7 +104,7 @@ class ProjectFolder:
         if time.monotonic() > self._deadline:
             raise NoDigest(f"the project folder could not be read within {SECONDS_MAX:g} s")
 
-    def _read(self, path: bytes) -> str:
+    def _read(self, path: str) -> str:
         """Return the digest of a file's content. Raises ``OSError`` and ``NoDigest``."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         content = hashlib.sha256()

@@ -12,6 +12,7 @@ from typing import IO, NamedTuple
 
 from crawler_lifecycle.domain.code import is_left_out
 from crawler_lifecycle.runner.package import BYTES_MAX, FILES_MAX, BadPackage, check_path
+from crawler_lifecycle.runner.tree import files_below
 
 #: The oldest time that a zip can state. All files have it, so that packing twice gives the same.
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -65,33 +66,20 @@ def write_file(
 def _files(folder: Path) -> Iterator[PackedFile]:
     """Yield the files below a folder. Raises ``BadPackage``."""
     root = folder.resolve(strict=True)
-    count = size = 0
-    todo = [""]
-    while todo:
-        below = todo.pop()
-        with os.scandir(root / below) as entries:
-            for entry in entries:
-                if is_left_out(entry.name, top=not below):
-                    continue
-                path = f"{below}{entry.name}"
-                if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
-                    raise BadPackage(
-                        f"{path}: this link leads out of the folder; replace it by a copy"
-                    )
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(f"{path}/")
-                    continue
-                if not entry.is_file():
-                    raise BadPackage(
-                        f"{path}: neither a file nor a folder; replace a link to a folder by a copy"
-                    )
-                check_path(path)
-                status = entry.stat()
-                count += 1
-                size += status.st_size
-                if count > FILES_MAX or size > BYTES_MAX:
-                    raise BadPackage(
-                        f"{folder}: more than {FILES_MAX:,} files or {BYTES_MAX:,} bytes; leave "
-                        "out what is not code"
-                    )
-                yield PackedFile(path, Path(entry.path), bool(status.st_mode & stat.S_IXUSR))
+    size = 0
+    for count, (path, entry) in enumerate(files_below(str(root), is_left_out), 1):
+        if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
+            raise BadPackage(f"{path}: this link leads out of the folder; replace it by a copy")
+        if not entry.is_file():
+            raise BadPackage(
+                f"{path}: neither a file nor a folder; replace a link to a folder by a copy"
+            )
+        check_path(path)
+        status = entry.stat()
+        size += status.st_size
+        if count > FILES_MAX or size > BYTES_MAX:
+            raise BadPackage(
+                f"{folder}: more than {FILES_MAX:,} files or {BYTES_MAX:,} bytes; leave out what "
+                "is not code"
+            )
+        yield PackedFile(path, Path(entry.path), bool(status.st_mode & stat.S_IXUSR))
