@@ -60,7 +60,7 @@ from crawler_lifecycle.ports.runs import Fence, Owner
 from .calls import MustLeave, StepInterrupted, call, look_away, may_leave, pause
 from .deploying import Deploying
 from .requests import read_carried, read_update, refused, workflow_input
-from .state import RunState
+from .state import ReceivedSignal, RunState
 from .steps import (
     ask_to_end,
     best_effort,
@@ -126,9 +126,8 @@ class CrawlerLifecycleWorkflow:
         dynamic=True, description="stop, force_stop (StopRequest or nothing), look_now, place_free"
     )
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        self._s.inbox.signal(
-            name, args, workflow.payload_converter(), workflow.now(), str(workflow.uuid4())
-        )
+        new_id = str(workflow.uuid4())
+        self._s.inbox.signal(ReceivedSignal(name, args, workflow.now(), new_id))
 
     @workflow.update(
         name=names.UPDATE_ADD_TASKS,

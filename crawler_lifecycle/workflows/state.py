@@ -10,7 +10,6 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
-from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.activities.cancellation import HeardStop
 from crawler_lifecycle.activities.completion import RunEnded
@@ -55,6 +54,28 @@ FLOW = SearchAttributeKey.for_keyword("CrawlFlow")
 PARENT = SearchAttributeKey.for_keyword("CrawlParent")
 #: Search attributes of a workflow, or ``None`` if not known yet.
 Attributes = list[tuple[SearchAttributeKey[Any], object]]
+
+
+@dataclass(frozen=True)
+class ReceivedSignal:
+    """A signal with any payload."""
+
+    name: str
+    args: Sequence[RawValue]
+    at: datetime
+    new_id: str = ""
+    """An id for a request that has none."""
+
+    def payload(self) -> Any:
+        """Return the first payload: ``None`` if there is none, and an ``UndecodedPayload`` if it
+        cannot be read.
+        """
+        if not self.args:
+            return None
+        try:
+            return workflow.payload_converter().from_payload(self.args[0].payload)
+        except Exception as error:  # a decoder may raise any error for a foreign payload
+            return UndecodedPayload(type(error).__name__)
 
 
 @dataclass
@@ -137,65 +158,50 @@ class Inbox:
                 before is not None and self.stop.force and not before.force
             )
 
-    def signal(
-        self,
-        name: str,
-        args: Sequence[RawValue],
-        converter: PayloadConverter,
-        now: datetime,
-        new_id: str,
-    ) -> None:
-        """Accept one signal with any payload.
-
-        No signal is refused, so no stop is lost.
-        """
+    def signal(self, signal: ReceivedSignal) -> None:
+        """Accept one signal. No signal is refused, so no stop is lost."""
+        name = signal.name
         if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
-            intent, told = self.asked_to_stop(name, args, converter, now)
-            self.want_stop(intent, words(told.get("request_id"), names.REQUEST_ID_MAX) or new_id)
+            intent, told = self.asked_to_stop(signal)
+            request_id = words(told.get("request_id"), names.REQUEST_ID_MAX)
+            self.want_stop(intent, request_id or signal.new_id)
         elif name in (names.SIGNAL_POLL_NOW, names.SIGNAL_LOOK_NOW):
-            if _says_recorded(args, converter):
+            value = signal.payload()
+            # Any other payload requests a poll, and needs no note.
+            if isinstance(value, dict) and value.get("recorded") is True:
                 self.look_recorded = True
             else:
                 self.look_now = True
         elif name == names.SIGNAL_PLACE_FREE:
             self.place_free = True
         else:
-            self.unheard(name, args, converter, names.SIGNAL_POLL_NOW, names.SIGNAL_PLACE_FREE)
+            self.unheard(signal, names.SIGNAL_POLL_NOW, names.SIGNAL_PLACE_FREE)
 
     def asked_to_stop(
-        self,
-        name: str,
-        args: Sequence[RawValue],
-        converter: PayloadConverter,
-        now: datetime,
-        *more: str,
+        self, signal: ReceivedSignal, *more: str
     ) -> tuple[StopIntent, dict[str, object]]:
         """Return the stop that a signal requests, and its fields.
 
         ``more`` contains further known fields.
         """
-        told = self.fields(
-            name, args, converter, ("request_id", "requested_by", "reason", "force", *more)
-        )
-        force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
+        told = self.fields(signal, ("request_id", "requested_by", "reason", "force", *more))
+        force = signal.name == names.SIGNAL_FORCE_STOP or told.get("force") is True
         by = words(told.get("requested_by"), REASON_MAX)
         reason = words(told.get("reason"), REASON_MAX)
-        return StopIntent(now, force, by, reason), told
+        return StopIntent(signal.at, force, by, reason), told
 
-    def unheard(
-        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str
-    ) -> None:
+    def unheard(self, signal: ReceivedSignal, *known: str) -> None:
         """Count an unknown signal, and name the first one in a note.
 
         ``known`` contains the known signals other than stops.
         """
-        if name == names.SIGNAL_MORE:
-            self.unknown += converter.from_payload(args[0].payload)
+        if signal.name == names.SIGNAL_MORE:
+            self.unknown += signal.payload()
             return
         self.unknown += 1
         if self.unknown == 1:
             self.note(
-                f"unknown signal {name!r} ignored; known are stop, force_stop and "
+                f"unknown signal {signal.name!r} ignored; known are stop, force_stop and "
                 f"{', '.join(known)}"
             )
 
@@ -204,22 +210,16 @@ class Inbox:
         more = [f"{self.unknown} unknown signals ignored in all"] if self.unknown > 1 else []
         return [*self.notes, *more]
 
-    def fields(
-        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, known: Sequence[str]
-    ) -> dict[str, object]:
+    def fields(self, signal: ReceivedSignal, known: Sequence[str]) -> dict[str, object]:
         """Return the fields of a signal that can be read.
 
         The signal counts with any payload.
         """
-        if len(args) > 1:
-            self.note(f"signal {name!r} came with {len(args)} payloads, only the first was read")
-        if not args:
-            return {}
-        try:
-            value = converter.from_payload(args[0].payload)
-        # A decoder may raise any error for a foreign payload; the stop still counts.
-        except Exception as error:
-            value = UndecodedPayload(f"{type(error).__name__}")
+        name = signal.name
+        count = len(signal.args)
+        if count > 1:
+            self.note(f"signal {name!r} came with {count} payloads, only the first was read")
+        value = signal.payload()
         if isinstance(value, UndecodedPayload):
             self.note(f"payload of signal {name!r} could not be read, the signal counts: {value}")
             return {}
@@ -232,18 +232,6 @@ class Inbox:
         if unknown:
             self.note(f"signal {name!r}: unknown fields {', '.join(unknown)[:100]} ignored")
         return value
-
-
-def _says_recorded(args: Sequence[RawValue], converter: PayloadConverter) -> bool:
-    """Return whether a signal reports that a poll was recorded.
-
-    Any other payload requests a poll, and needs no note.
-    """
-    try:
-        value = converter.from_payload(args[0].payload) if args else None
-    except Exception:  # a decoder may raise any error for a foreign payload
-        return False
-    return isinstance(value, dict) and value.get("recorded") is True
 
 
 @dataclass

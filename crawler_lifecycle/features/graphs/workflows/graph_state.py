@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
-from temporalio.common import RawValue
-from temporalio.converter import PayloadConverter
-
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.features.managers.workflows.manager_state import (
@@ -17,7 +14,7 @@ from crawler_lifecycle.features.managers.workflows.manager_state import (
     OwnedState,
 )
 from crawler_lifecycle.workflows.requests import read_update
-from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS, Attributes
+from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS, Attributes, ReceivedSignal
 
 from ..activities.graphs import AdvanceResult, GraphOpened
 from ..domain.commands import SIGNALLED, GraphResult, GraphSnapshot, StepCommand
@@ -52,46 +49,34 @@ class GraphInbox(ManagerInbox):
     commands: list[StepCommand] = field(default_factory=list)
     """Commands that arrived as signals and have not been carried out yet."""
 
-    def signal(
-        self,
-        name: str,
-        args: Sequence[RawValue],
-        converter: PayloadConverter,
-        now: datetime,
-        new_id: str,
-    ) -> None:
-        """Accept one signal with any payload."""
-        if name in SIGNALLED:
-            self._take_command(name, args, converter, now)
+    def signal(self, signal: ReceivedSignal) -> None:
+        """Accept one signal."""
+        if signal.name in SIGNALLED:
+            self._take_command(signal)
             return
-        if name != names.SIGNAL_BATCH_ENDED:
-            super().signal(name, args, converter, now, new_id)
+        if signal.name != names.SIGNAL_BATCH_ENDED:
+            super().signal(signal)
             return
-        try:
-            number = converter.from_payload(args[0].payload)
-        except Exception:  # a decoder may raise any error for a foreign payload
-            number = None
+        number = signal.payload()
         new = type(number) is int and 0 < number <= ID_MAX and number not in self.answered
         if new and len(self.answered) < ANSWERED_MAX:
             self.answered.append(number)
         else:
             self.woken = True
 
-    def _take_command(
-        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime
-    ) -> None:
+    def _take_command(self, signal: ReceivedSignal) -> None:
         """Accept a command. A signal has no response, so a note explains why a command is
         dropped."""
+        name = signal.name
         if len(self.commands) >= COMMANDS_MAX:
             self.note(f"signal {name!r} dropped: {COMMANDS_MAX} commands wait already")
             return
         try:
-            payload = converter.from_payload(args[0].payload) if args else None
-            command = read_update(SIGNALLED[name], payload)
-        except Exception as error:  # a decoder may raise any error for a foreign payload
+            command = read_update(SIGNALLED[name], signal.payload())
+        except Exception as error:  # whatever is wrong with the payload
             self.note(f"signal {name!r} dropped: {error}")
             return
-        self.commands = [*self.commands, replace(command, at=now)]
+        self.commands = [*self.commands, replace(command, at=signal.at)]
 
 
 @dataclass

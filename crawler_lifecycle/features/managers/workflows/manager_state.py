@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from temporalio.common import RawValue, SearchAttributeKey
-from temporalio.converter import PayloadConverter
+from temporalio.common import SearchAttributeKey
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
-from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Attributes, Inbox
+from crawler_lifecycle.workflows.state import (
+    FLOW,
+    OUTCOME,
+    PARENT,
+    STATUS,
+    Attributes,
+    Inbox,
+    ReceivedSignal,
+)
 
 from ..activities.cycles import CycleAnswer
 from ..activities.managing import ManagerEnded, ManagerOpened
@@ -54,25 +60,19 @@ class ManagerInbox(Inbox):
     moved: bool = False
     """True if the worker with the object has shut down since the last cycle."""
 
-    def signal(
-        self,
-        name: str,
-        args: Sequence[RawValue],
-        converter: PayloadConverter,
-        now: datetime,
-        new_id: str,
-    ) -> None:
-        """Accept one signal with any payload. No signal is refused, so no stop is lost."""
+    def signal(self, signal: ReceivedSignal) -> None:
+        """Accept one signal. No signal is refused, so no stop is lost."""
+        name = signal.name
         if name in WAKING:
             self.woken = True
             self.asked += name == names.SIGNAL_WAKE
         elif name == names.SIGNAL_MOVED:
             self.moved = True
         elif name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
-            intent, told = self.asked_to_stop(name, args, converter, now, "leave")
+            intent, told = self.asked_to_stop(signal, "leave")
             self.want(intent, leave=not intent.force and told.get("leave") is True)
         else:
-            self.unheard(name, args, converter, *WAKING)
+            self.unheard(signal, *WAKING)
 
     def want(self, intent: StopIntent, *, leave: bool = False) -> None:
         """Accept a stop that has not been recorded yet."""

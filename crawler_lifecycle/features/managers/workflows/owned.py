@@ -28,7 +28,7 @@ from crawler_lifecycle.workflows.calls import (
     pause,
 )
 from crawler_lifecycle.workflows.requests import read_carried
-from crawler_lifecycle.workflows.state import TOO_LATE
+from crawler_lifecycle.workflows.state import TOO_LATE, ReceivedSignal
 from crawler_lifecycle.workflows.steps import commanded, heeding
 
 from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
@@ -68,7 +68,7 @@ class OwnedWorkflow(Generic[S]):
         dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended, wake"
     )
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
+        self._s.inbox.signal(ReceivedSignal(name, args, workflow.now()))
 
     def note(self, text: str) -> None:
         """Add a note for people, in the snapshot and in Temporal's UI."""
