@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
@@ -19,6 +20,7 @@ from crawler_lifecycle.domain.errors import (
     MeantElsewhere,
     SchedulerUnavailable,
 )
+from crawler_lifecycle.domain.retry_after import seconds_to_wait
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 
 #: The maximum size of a response, in bytes. A response about 500 tasks with long reasons needs a
@@ -222,17 +224,9 @@ class HttpSchedulerClient:
         unavailable = SchedulerUnavailable(
             f"scheduler service at {self._at} returned {status}{suffix}"
         )
-        unavailable.retry_after_s = _retry_after(response)
+        seconds = seconds_to_wait(response.headers.get("Retry-After"), utc_now())
+        unavailable.retry_after_s = None if seconds is None else min(seconds, RETRY_AFTER_MAX_S)
         raise unavailable
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Return the wait in seconds that the service requests, at most ``RETRY_AFTER_MAX_S``.
-
-    Dates are ignored.
-    """
-    text = response.headers.get("Retry-After", "")
-    return float(min(int(text), RETRY_AFTER_MAX_S)) if text.isdecimal() and len(text) < 10 else None
 
 
 def wire(deployment: Deployment) -> dict[str, Any]:

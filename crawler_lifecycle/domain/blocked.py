@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 
 from crawler_lifecycle.runner.reported import blocks
+
+from .retry_after import seconds_to_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,7 @@ class BlockReport:
         """Return the seconds until the site may be visited; ``None`` if they are unknown."""
         if not isinstance(self.retry_after, str):
             return self.retry_after
-        if self.retry_after.isdecimal():
-            return float(self.retry_after)
-        try:
-            until = parsedate_to_datetime(self.retry_after)
-        except (TypeError, ValueError, OverflowError, IndexError):
-            return None
-        until = until if until.tzinfo else until.replace(tzinfo=UTC)
-        return max(0.0, (until - now).total_seconds())
+        return seconds_to_wait(self.retry_after, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,11 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 
 from crawler_lifecycle import redaction
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.cloudevents import ENTRY_MAX, event_id, event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.last_words import printable
+from crawler_lifecycle.domain.retry_after import seconds_to_wait
 from crawler_lifecycle.domain.variables import REFERENCE
 from crawler_lifecycle.ports.runs import Event
 
@@ -247,9 +249,8 @@ def _check(answer: httpx.Response, text: str) -> None:
             "address"
         )
     error = NotDelivered(f"the receiver returned {status}: {text or 'no text'}")
-    asked = answer.headers.get("retry-after", "")
-    if status in (429, 503) and asked.isascii() and asked.isdecimal() and len(asked) < 6:
-        error.retry_after_s = float(asked)
+    if status in (429, 503):
+        error.retry_after_s = seconds_to_wait(answer.headers.get("retry-after"), utc_now())
     raise error
 
 

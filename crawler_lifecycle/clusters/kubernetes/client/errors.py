@@ -10,10 +10,10 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from urllib.parse import unquote
 
 import msgspec
-from urllib3.exceptions import InvalidHeader
-from urllib3.util import Retry
 
+from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.retry_after import seconds_to_wait
 
 #: The longest wait in seconds that we accept from a server, because a request to stop a task must
 #: not wait forever.
@@ -241,13 +241,10 @@ def unreadable(
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds in a ``Retry-After`` header, a number or a date; ``None`` without a valid
-    value.
+    """Return the seconds in a ``Retry-After`` header, at most ``RETRY_AFTER_MAX_S``; ``None``
+    without a valid value.
     """
-    try:
-        return _bounded(Retry().parse_retry_after(value)) if value else None
-    except (InvalidHeader, ValueError, OverflowError):
-        return None
+    return _bounded(seconds_to_wait(value, utc_now()) or 0.0)
 
 
 def _bounded(seconds: float) -> float | None:
