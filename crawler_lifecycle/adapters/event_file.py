@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.cloudevents import bus_text
-from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.bounds import file_path
+from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.ports.runs import Event
 
 
@@ -30,16 +30,7 @@ class JsonLinesSink:
     name = "file"
 
     def __init__(self, url: str, *, lock_timeout_s: float = 10.0) -> None:
-        parts = urlsplit(url)
-        if (
-            parts.scheme != "file"
-            or parts.netloc not in ("", "localhost")
-            or not parts.path.startswith("/")
-        ):
-            raise InvalidRequest(
-                f"LIFECYCLE_EVENTS__URL: {url!r} is not allowed; give file:///path/of/events.jsonl"
-            )
-        self.path = Path(unquote(parts.path))
+        self.path = Path(file_path("LIFECYCLE_EVENTS__URL", url, "file:///path/of/events.jsonl"))
         self._lock_timeout_s = lock_timeout_s
 
     def send(self, event: Event) -> None:

@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.runner.reported import COUNT_MAX as COUNT_MAX
 from crawler_lifecycle.runner.reported import statistics as statistics
@@ -165,6 +166,18 @@ def refusal(field: str, value: object, fix: str) -> InvalidRequest:
     """Return the error about a value that is not allowed. The error contains the field, the value
     and the fix."""
     return InvalidRequest(f"{field}: {shown(value)} is not allowed; {fix}")
+
+
+def file_path(setting: str, url: str, forms: str) -> str:
+    """Return the path of a URL of the form ``file:///path``.
+
+    ``forms`` says which URLs the setting may have. Raises ``InvalidRequest``.
+    """
+    parts = urlsplit(url)
+    here = parts.netloc in ("", "localhost")
+    if parts.scheme != "file" or not here or not parts.path.startswith("/"):
+        raise InvalidRequest(f"{setting}: {url!r} is not allowed; give {forms}")
+    return unquote(parts.path)
 
 
 def check_name(what: str, name: object, *, or_none: bool = False) -> None:

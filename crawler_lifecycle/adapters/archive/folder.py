@@ -15,7 +15,8 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
-from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.bounds import file_path
+from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilePart, FileSource
@@ -31,16 +32,8 @@ class FolderArchive:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if (
-            parts.scheme != "file"
-            or parts.netloc not in ("", "localhost")
-            or not parts.path.startswith("/")
-        ):
-            raise InvalidRequest(
-                f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder"
-            )
-        self.root = Path(os.path.normpath(unquote(parts.path)))
+        path = file_path("LIFECYCLE_ARCHIVE__URL", url, "file:///path/of/a/folder")
+        self.root = Path(os.path.normpath(path))
         self.limits = ArchiveLimits()
 
     def store(

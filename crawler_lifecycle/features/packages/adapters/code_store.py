@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
-from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.adapters.archive.s3.bucket import Bucket
+from crawler_lifecycle.domain.bounds import file_path
 from crawler_lifecycle.domain.code import DIGEST
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.runner.tree import ALGORITHM
@@ -39,12 +39,8 @@ def open_code_store(url: str, cache: Path) -> CodeStore:
     """
     if url.startswith("s3:"):
         return CodeBucket(url, CodeFolder(cache))
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-        return CodeFolder(Path(os.path.normpath(unquote(parts.path))))
-    raise InvalidRequest(
-        f"{SETTING}: {url!r} is not allowed; give file:///path/of/a/folder or s3://bucket/prefix"
-    )
+    path = file_path(SETTING, url, "file:///path/of/a/folder or s3://bucket/prefix")
+    return CodeFolder(Path(os.path.normpath(path)))
 
 
 class CodeFolder:
