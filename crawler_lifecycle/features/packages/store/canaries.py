@@ -36,7 +36,7 @@ from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_code, run_history
 
-from .rows import follow
+from .rows import make_current
 from .tables import package
 
 _c = canary.c
@@ -173,9 +173,7 @@ def _accept(conn: Connection, tried: CanaryRow, by: str, now: datetime) -> bool:
         change = EntryChange(tried.project, now, by)
         numbers = number_of(tried.old_version), number_of(tried.new_version)
         return replace_number(conn, tried.name, *numbers, change)
-    current = {"current": tried.new_version, "changed_at": now, "changed_by": by}
-    conn.execute(update(package).where(package.c.name == tried.package).values(**current))
-    follow(conn, tried.package, by, now)
+    make_current(conn, tried.package, tried.new_version, by, now)
     return True
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState
 from crawler_lifecycle.domain.projects import chosen
@@ -24,7 +23,7 @@ from crawler_lifecycle.store.base.unit import StorePart
 
 from ..domain.version import VERSIONS_MAX, PackageVersion, Spider
 from .needs import who_names
-from .rows import LISTED, follow, select_versions, version_of, version_row
+from .rows import LISTED, follow, make_current, select_versions, version_of, version_row
 from .tables import package, package_version
 
 _p = package.c
@@ -127,18 +126,18 @@ class PackageStore(StorePart):
         values |= {"commit_id": new.commit, "spiders": [*new.spiders]}
         values |= {"created_at": now, "created_by": new.by}
         conn.execute(insert(package_version).values(**values))
-        current = {"current": new.version, "changed_at": now, "changed_by": new.by}
         if found is None:
             owner = {"name": new.package, "project": chosen(new.project)}
-            conn.execute(insert(package).values(**owner, **current))
-        elif old is None or new.canary is None:
-            conn.execute(update(package).where(_p.name == new.package).values(**current))
+            changed = {"changed_at": now, "changed_by": new.by}
+            conn.execute(insert(package).values(**owner, **changed, current=new.version))
+        missing: Sequence[str] = ()
+        if old is None or new.canary is None:
+            missing = make_current(conn, new.package, new.version, new.by, now)
         added = version_of(conn, new.package, new.version)
         assert added is not None
         if old is not None and new.canary is not None:
             _start_canary(conn, new, old, added, self.new_uid())
-            return VersionChange(added, fresh=True)
-        return VersionChange(added, True, follow(conn, new.package, new.by, now))
+        return VersionChange(added, True, missing)
 
     def use_version(self, name: str, version: str, by: str | None) -> VersionChange:
         """Make a version current.
@@ -153,10 +152,10 @@ class PackageStore(StorePart):
                 raise NotInThisState(f"package {name!r} has no version {version!r}")
             now = self._clock()
             choose_version(conn, of_package(name), version, by, now)
-            if not found.current:
-                _make_current(conn, name, version, by, now)
-            used = replace(found, current=True)
-            return VersionChange(used, not found.current, follow(conn, name, by, now))
+            if found.current:
+                return VersionChange(found, False, follow(conn, name, by, now))
+            missing = make_current(conn, name, version, by, now)
+            return VersionChange(replace(found, current=True), True, missing)
 
         return self._db.inserting(f"entries of package {name!r}", write)
 
@@ -198,12 +197,11 @@ class PackageStore(StorePart):
             conn.execute(delete(package_version).where(*this))
             if not others:
                 conn.execute(delete(package).where(_p.name == name))
+                follow(conn, name, by, now)
             elif found.current:
                 skipped = only_tried(conn, name)
                 used = (other for other in others if other not in skipped)
-                _make_current(conn, name, next(used, others[0]), by, now)
-            if found.current:
-                follow(conn, name, by, now)
+                make_current(conn, name, next(used, others[0]), by, now)
             return found
 
         return self._db.inserting(f"entries of package {name!r}", write)
@@ -256,11 +254,6 @@ def _start_canary(
     versions |= {"new_version": added.version, "new_digest": added.digest}
     began = {"created_at": added.created_at, "created_by": new.by}
     start_canary(conn, new.canary, uid, **owner, **versions, **began)
-
-
-def _make_current(conn: Connection, name: str, version: str, by: str | None, now: datetime) -> None:
-    current = {"current": version, "changed_at": now, "changed_by": by}
-    conn.execute(update(package).where(_p.name == name).values(**current))
 
 
 def _locked(conn: Connection, name: str) -> Mapping[Any, Any] | None:

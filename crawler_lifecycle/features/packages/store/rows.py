@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Select, select
+from sqlalchemy import Column, Connection, Select, select, update
 
 from crawler_lifecycle.features.catalogue.store.entries import (
     EntryChange,
@@ -45,6 +45,15 @@ def version_row(row: Row) -> PackageVersion:
     spiders = row.get("spiders")
     current = bool(row["current"])
     return made(PackageVersion, row, commit=row["commit_id"], spiders=spiders, current=current)
+
+
+def make_current(
+    conn: Connection, name: str, version: str, by: str | None, now: datetime
+) -> list[str]:
+    """Make a version of a package current, and let the entries ``follow`` it."""
+    current = {"current": version, "changed_at": now, "changed_by": by}
+    conn.execute(update(package).where(_p.name == name).values(**current))
+    return follow(conn, name, by, now)
 
 
 def follow(conn: Connection, name: str, by: str | None, now: datetime) -> list[str]:

@@ -13,7 +13,6 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from typing import IO
-from urllib.parse import unquote_to_bytes
 
 from crawler_lifecycle.features.packages.adapters.eggs import repack
 from crawler_lifecycle.runner.package import ZIP_MAX, BadPackage
@@ -27,6 +26,7 @@ from .forms import (
     multipart_parts,
     refused,
     shown,
+    unescaped,
     urlencoded,
     urlencoded_parts,
 )
@@ -97,11 +97,6 @@ def _copy(body: mmap.mmap, part: Part, egg: IO[bytes], is_escaped: bool) -> None
             block = block[: cut.start()]
         at += len(block)
         egg.write(unescaped(block) if is_escaped else block)
-
-
-def unescaped(value: bytes) -> bytes:
-    """Return the bytes of a percent-encoded value."""
-    return unquote_to_bytes(value.replace(b"+", b" "))
 
 
 def _repacked(egg: IO[bytes]) -> IO[bytes]:

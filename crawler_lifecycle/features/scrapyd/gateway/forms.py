@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from mmap import mmap
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
@@ -111,17 +111,13 @@ async def read_form(request: Request) -> Form:
 
 def urlencoded(raw: bytes) -> dict[str, list[bytes]]:
     """Return the fields of an address or of a form. Raises ``Problem``."""
-    # Latin-1 keeps each byte, so that an error about invalid UTF-8 can name the field later.
-    try:
-        pairs = parse_qsl(
-            raw.decode("latin-1"),
-            keep_blank_values=True,
-            encoding="latin-1",
-            max_num_fields=FIELDS_MAX,
-        )
-    except ValueError:
-        raise _too_many() from None
-    return gathered((name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs)
+    parts = urlencoded_parts(raw)
+    return gathered((part.name, unescaped(raw[part.start : part.end])) for part in parts)
+
+
+def unescaped(value: bytes) -> bytes:
+    """Return the bytes of a percent-encoded name or value."""
+    return unquote_to_bytes(value.replace(b"+", b" "))
 
 
 def multipart_parts(body: bytes | mmap, content_type: str) -> Iterator[Part]:
@@ -152,7 +148,7 @@ def multipart_parts(body: bytes | mmap, content_type: str) -> Iterator[Part]:
         at = end + 2
 
 
-def urlencoded_parts(body: mmap) -> Iterator[Part]:
+def urlencoded_parts(body: bytes | mmap) -> Iterator[Part]:
     """Yield the fields of a form whose values are percent-encoded. Raises ``Problem``."""
     at = 0
     count = 0
@@ -163,9 +159,10 @@ def urlencoded_parts(body: mmap) -> Iterator[Part]:
         found = body.find(b"&", at)
         end = len(body) if found < 0 else found
         equals = body.find(b"=", at, end)
-        if equals >= 0:
-            name = unquote_to_bytes(body[at : min(equals, at + _PART_HEAD_MAX)])
-            yield Part(name, equals + 1, end)
+        stop = end if equals < 0 else equals
+        if end > at:
+            name = unescaped(body[at : min(stop, at + _PART_HEAD_MAX)])
+            yield Part(name, min(stop + 1, end), end)
         at = end + 1
 
 
