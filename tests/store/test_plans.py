@@ -240,7 +240,7 @@ MAY = {
     },
     **{
         (method, "scan", "catalogue_entry"): "new entries are added if fewer than 5000 are there"
-        for method in ("use_version", "end_canary")
+        for method in ("use_version", "end_canary", "delete_version")
     },
     ("list_packages", "scan", "package"): "a row for each package, until a page is full",
     **{
@@ -870,6 +870,7 @@ def deploying(store: Store) -> None:
             store.canaries.open_canary("entry-7", of_entry=True)
     new = NewVersion("package-7", "new", "sha256:7", 1, 1, spiders=[{"name": "new", "args": {}}])
     store.packages.check_version(new)
+    store.packages.check_owner("package-7")
     store.packages.add_version(new)
     store.packages.use_version("package-7", "v500", "ann")
     store.packages.delete_version("package-7", "v1000")

@@ -59,6 +59,17 @@ def test_a_folder_keeps_zips(tmp_path: Path) -> None:
         broken.put(digest(1), io.BytesIO(b""))
 
 
+def test_a_zip_that_another_process_removes_meanwhile_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_code_store(tmp_path.as_uri(), tmp_path)
+    store.put(digest(1), io.BytesIO(b"zip"))
+    gone = tmp_path / f"{2:064x}.zip"
+    found = [gone, *tmp_path.glob("*.zip")]
+    monkeypatch.setattr(Path, "glob", lambda *_: found)
+    assert [name for name, _ in store.stored()] == [digest(1)]
+
+
 def test_the_fake_keeps_zips() -> None:
     keeps_zips(FakeCodeStore())
 
