@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.code import CodeVersions
-from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed, pinned
+from crawler_lifecycle.domain.crawlers.crawler import check_request, check_tasks, completed, pinned
 from crawler_lifecycle.domain.errors import QuotaReached
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
@@ -90,8 +90,7 @@ class InitiationActivities:
             # The catalogue may have changed since the first execution. The record from the first
             # execution stays valid.
             if self.runs.find_run(order.request_id) is None:
-                tasks = None if request.tasks is None else [task.args for task in request.tasks]
-                check_tasks(crawler, request.args, request.settings, tasks)
+                check_request(crawler, request)
             request = completed(request, crawler, self.versions)
         try:
             return self.initiation.create_run(request, order.request_id, order.owner)

@@ -210,6 +210,10 @@ class Inbox:
         more = [f"{self.unknown} unknown signals ignored in all"] if self.unknown > 1 else []
         return [*self.notes, *more]
 
+    def described(self, rows: Sequence[str]) -> str:
+        """Return these rows of Markdown, followed by the last notes."""
+        return "\n".join([*rows, *(f"- note: {note}" for note in self.told()[-5:])])
+
     def fields(self, signal: ReceivedSignal, known: Sequence[str]) -> dict[str, object]:
         """Return the fields of a signal that can be read.
 
@@ -523,8 +527,7 @@ class RunState:
                 f"- {'forced stop' if stop.force else 'stop'} at {stop.requested_at:%H:%M:%S} UTC "
                 f"by {who}"
             )
-        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
-        return "\n".join(rows)
+        return self.inbox.described(rows)
 
     def stop_wanted(self) -> bool:
         """Return whether a person or a limit has stopped the run."""

@@ -218,36 +218,15 @@ class Gateway:
                     raise
             time.sleep(tries)
 
-    def stop(
-        self,
-        run_id: int,
-        *,
-        force: bool = False,
-        reason: str | None = None,
-        request_id: str | None = None,
-        requested_by: str | None = None,
-    ) -> Document:
-        """Ask a run to end. Return the run's state. A run that has already ended does not
-        change.
-        """
-        body = {
-            "force": force,
-            "reason": reason,
-            "request_id": request_id,
-            "requested_by": requested_by,
-        }
-        return self.post(f"/v1/runs/{run_id}/stop", body)
+    def stop(self, run_id: int, *, force: bool = False, **body: str | None) -> Document:
+        """Ask a run to end. Return the run's state. A run that has already ended does not change.
 
-    def resume(
-        self,
-        run_id: int,
-        *,
-        rerun: bool = False,
-        requested_by: str | None = None,
-        version: str | None = None,
-    ) -> Document:
-        """Resume a run that has ended."""
-        body = {"rerun": rerun, "requested_by": requested_by, "version": version}
+        ``body`` contains further fields of the API's request.
+        """
+        return self.post(f"/v1/runs/{run_id}/stop", {"force": force, **body})
+
+    def resume(self, run_id: int, **body: Any) -> Document:
+        """Resume a run that has ended. ``body`` contains the fields of the API's request."""
         return self.post(f"/v1/runs/{run_id}/resume", _given(body))
 
     # --- managers and graphs ----------------------------------------------------------------------

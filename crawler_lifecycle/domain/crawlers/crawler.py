@@ -357,6 +357,12 @@ def check_tasks(
     check_sizes({**_defaults(crawler), **args}, {**crawler.settings, **settings}, tasks)
 
 
+def check_request(crawler: CrawlerDefinition, request: RunRequest) -> None:
+    """Raise the errors of ``check_tasks`` for a request with its tasks."""
+    tasks = None if request.tasks is None else [task.args for task in request.tasks]
+    check_tasks(crawler, request.args, request.settings, tasks)
+
+
 def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[str, str]]) -> None:
     first: dict[tuple[tuple[str, str], ...], int] = {}
     for n, own in enumerate(tasks):

@@ -36,7 +36,7 @@ from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, refu
 from crawler_lifecycle.domain.code import CodeVersions
 from crawler_lifecycle.domain.crawlers.crawler import (
     CrawlerDefinition,
-    check_tasks,
+    check_request,
     completed,
     unknown,
 )
@@ -385,12 +385,6 @@ def crawl_request(job: Mapping[str, Any]) -> RunRequest:
         raise InvalidRequest(f"{'.'.join(map(str, first['loc'])) or 'crawl'}: {text}") from None
 
 
-def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
-    """Raise ``InvalidRequest`` for arguments that the crawler does not accept."""
-    tasks = None if request.tasks is None else [task.args for task in request.tasks]
-    check_tasks(crawler, request.args, request.settings, tasks)
-
-
 def checked_run(
     request: RunRequest,
     crawlers: Sequence[CrawlerDefinition],
@@ -405,7 +399,7 @@ def checked_run(
     if crawler is None:
         words = unknown(request.crawler, (crawler.name for crawler in crawlers), problem)
         raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; {words}")
-    check_crawl(crawler, request)
+    check_request(crawler, request)
     return completed(request, crawler, versions)
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.bounds import check_text
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, unknown
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_request, unknown
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.projects import chosen
@@ -29,7 +29,7 @@ from ..domain.commands import GraphOrder
 from ..domain.pages import decode_pages, fingerprint
 from ..domain.spec import NAME_MAX, GraphOptions, GraphState, StepKind, StepSpec
 from ..ports import NewGraph
-from .graphs import check_crawl, crawl_request
+from .graphs import crawl_request
 
 if TYPE_CHECKING:
     from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
@@ -112,7 +112,7 @@ class _StepOffers:
         crawler = self.crawlers.get(step.job["crawler"])
         request = crawl_request(step.job)
         if crawler is not None:
-            check_crawl(crawler, request)
+            check_request(crawler, request)
         elif self.crawlers:
             why = unknown(request.crawler, self.crawlers, self.problem)
             raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; {why}")

@@ -214,5 +214,4 @@ class GraphWork(OwnedState):
             f"- {counts}",
         ]
         rows += [f"- waiting: {self.waiting}"] if self.waiting and not self.ended else []
-        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
-        return "\n".join(rows)
+        return self.inbox.described(rows)

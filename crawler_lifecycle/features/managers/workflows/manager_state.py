@@ -245,5 +245,4 @@ class ManagerState(OwnedState):
         ]
         rows += [f"- waiting: {self.waiting}"] if self.waiting and not self.outcome else []
         rows += [f"- error: {self.error}"] if self.error else []
-        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
-        return "\n".join(rows)
+        return self.inbox.described(rows)
