@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
@@ -224,7 +224,7 @@ class HttpSchedulerClient:
         unavailable = SchedulerUnavailable(
             f"scheduler service at {self._at} returned {status}{suffix}"
         )
-        seconds = seconds_to_wait(response.headers.get("Retry-After"), utc_now())
+        seconds = seconds_to_wait(response.headers.get("Retry-After"), datetime.now(UTC))
         unavailable.retry_after_s = None if seconds is None else min(seconds, RETRY_AFTER_MAX_S)
         raise unavailable
 

@@ -18,12 +18,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
 from crawler_lifecycle import redaction
-from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.cloudevents import ENTRY_MAX, event_id, event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.last_words import printable
@@ -250,7 +250,7 @@ def _check(answer: httpx.Response, text: str) -> None:
         )
     error = NotDelivered(f"the receiver returned {status}: {text or 'no text'}")
     if status in (429, 503):
-        error.retry_after_s = seconds_to_wait(answer.headers.get("retry-after"), utc_now())
+        error.retry_after_s = seconds_to_wait(answer.headers.get("retry-after"), datetime.now(UTC))
     raise error
 
 
