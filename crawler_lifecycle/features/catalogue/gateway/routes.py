@@ -92,7 +92,11 @@ def _shown(entry: T) -> T:
 def add_entries(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of entries."""
     entries = gateway.store.entries
-    check_package = gateway.store.packages.check_owner
+    packages = gateway.store.packages
+
+    def check_package(name: str) -> None:
+        packages.check_owner(name)
+
     commands = EntryCommands(entries, gateway.crawlers, gateway.owned, check_package)
 
     def answer(entry: CatalogueEntry, changed: bool, note: str) -> ChangedEntry:
