@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import signal
 import sys
 import threading
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 import crawler_lifecycle.runner
+from crawler_lifecycle.features.sites.gateway.leases import LeaseDemands
 from tests.runner.lease_gateway import LeaseGateway
 from tests.runner.runner_fixture import wait_until
 from tests.runner.scrapy_project import ScrapyFixture
@@ -35,9 +38,14 @@ class Desk(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 200
+        self.refuse = lambda asked: False
+        """Says which calls get 422."""
+        self.body: str | None = None
+        """The answer to all calls, if it is not that of a gateway."""
         self.closed_s = 0.0
         self.free = True
         self.asked: list[dict[str, Any]] = []
+        self.paths: set[str] = set()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -57,6 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         asked = call["sites"]
         desk.asked.append(asked)
+        desk.paths.add(self.path)
         answer = {
             "free": desk.free,
             "exclusive": True,
@@ -65,8 +74,9 @@ class _Handler(BaseHTTPRequestHandler):
             "ask_s": 60.0 if desk.free else 0.5,
             "lanes": [],
         }
-        body = json.dumps({"sites": dict.fromkeys(asked, answer)}).encode()
-        self.send_response(desk.status)
+        text = json.dumps({"sites": dict.fromkeys(asked, answer)})
+        body = (desk.body or text).encode()
+        self.send_response(422 if desk.refuse(asked) else desk.status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -119,6 +129,104 @@ def test_a_gateway_that_knows_no_leases_delays_nothing(
     desk.status = status
     assert scrapy_fixture.crawl("pages", {}, **desk.variables) == 0
     assert len(scrapy_fixture.site.paths) == 5
+
+
+@pytest.fixture
+def leases(desk: Desk) -> Iterator[Any]:
+    made = SiteLeases(desk.variables["CRAWL_LEASES_URL"], "t")
+    yield made
+    made.close()
+
+
+def ask(leases: Any, desk: Desk, host: str) -> None:
+    """Begin a request, and wait until the gateway has answered."""
+    before = len(desk.asked)
+    leases.begin(host, lambda lane, latest: None)
+    wait_until(lambda: len(desk.asked) > before and leases._sites[host].ask_at > 0)
+
+
+def test_a_refused_report_is_lost_and_its_site_keeps_its_limits(
+    leases: Any, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host without a bad report is asked about as before."""
+    desk.free = False
+    desk.refuse = lambda asked: "statuses" in asked.get("a.example", {})
+    for host in ("a.example", "b.example"):
+        ask(leases, desk, host)
+    for _ in range(2):
+        for host in ("a.example", "b.example"):
+            leases.end(host, None, 200)
+        wait_until(lambda: not any(leases._sites[host].statuses for host in leases._sites))
+    wait_until(lambda: not any(site.alone for site in leases._sites.values()), 20)
+    assert not leases.is_free("a.example")
+    assert not leases.is_free("b.example")
+    assert {"wanted": 1, "kept": []} in [asked.get("a.example") for asked in desk.asked[2:]]
+    assert any(asked.get("b.example", {}).get("statuses") for asked in desk.asked)
+    assert caplog.text.count("it is lost") == 1
+
+
+@pytest.mark.parametrize("status", [404, 422])
+def test_a_site_whose_limits_are_known_is_never_free_after_an_error(
+    leases: Any, desk: Desk, status: int
+) -> None:
+    """An ingress answers 404 while its gateway starts. Then this holds for new hosts, too."""
+    desk.free = False
+    ask(leases, desk, "a.example")
+    desk.status = status
+    leases.end("a.example", None, 429)
+    wait_until(lambda: len(desk.asked) > 3)
+    leases.begin("b.example", lambda lane, latest: None)
+    wait_until(lambda: any("b.example" in asked for asked in desk.asked[-2:]))
+    wait_until(lambda: leases._sites["b.example"].ask_at > 0)
+    assert not leases.is_free("a.example")
+    assert leases.is_free("b.example") == (status == 422), "the gateway does not know this host"
+
+
+@pytest.mark.parametrize("body", ["null", "[]", "{}", '{"sites": 7}', "<html>"])
+def test_an_answer_of_another_server_is_no_lease(
+    leases: Any, desk: Desk, caplog: pytest.LogCaptureFixture, body: str
+) -> None:
+    desk.body = body
+    leases.begin("a.example", lambda lane, latest: None)
+    wait_until(lambda: "No leases from the gateway" in caplog.text)
+    desk.body = None
+    wait_until(lambda: leases.is_free("a.example"))
+
+
+def test_each_process_of_a_task_names_itself(desk: Desk) -> None:
+    """In the query, because older gateways do not accept new fields."""
+    for _ in range(2):
+        leases = SiteLeases(desk.variables["CRAWL_LEASES_URL"], "t")
+        ask(leases, desk, "a.example")
+        leases.end("a.example", None, 200)
+        leases.close()
+    assert len(desk.asked) == 4
+    assert len(desk.paths) == 2
+    assert all(re.fullmatch(r"/leases\?process=[0-9a-f]{8}", path) for path in desk.paths)
+
+
+STATUSES = [None, -1, 0, 99, 100, 200, 302, 429, 503, 599, 600, 999]
+PROXIES = ["пр.example:3128", "a b@c", "x" * 400, "[::1]:3128", "", "\ud800", None]
+
+
+@pytest.mark.parametrize("retry_after", [None, -1.0, 0.0, 1e12, math.inf, math.nan])
+def test_the_gateway_accepts_every_report(retry_after: float | None) -> None:
+    """Of all statuses, of those that close a site, and of all proxies."""
+    leases = SiteLeases("http://127.0.0.1:9/leases", "t", bans=STATUSES[1:])
+    hosts = ["shop.example", "shop.example:8443", "::1", "[::1]:80", "127.0.0.1", "a" * 200]
+    for host in hosts:
+        for status in STATUSES:
+            for proxy in PROXIES:
+                leases.end(host, None, status, retry_after, proxy)
+        leases._sites[host].statuses["200"] += 5_000_000
+        leases._sites[host].refused = 5_000_000
+    asked = {host: leases._sites[host].question(0.0) for host in hosts}
+    demands = LeaseDemands.model_validate_json(json.dumps({"sites": asked}))
+    demand = demands.sites["shop.example"]
+    assert demand.block is not None
+    assert demand.block.status == 429
+    assert demand.statuses["error"] == 6 * len(PROXIES)
+    assert len(demand.proxies) == len(PROXIES) - 1, "two of them are none"
 
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

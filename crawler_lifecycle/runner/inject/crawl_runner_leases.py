@@ -15,12 +15,13 @@ import logging
 import math
 import os
 import random
+import secrets
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 logger = logging.getLogger(__name__)
 #: Spreads the calls of many tasks.
@@ -57,13 +58,19 @@ CALL_S = 10.0
 LAST_CALL_S = 2.0
 HOSTS_MAX = 100
 WANTED_MAX = 64
-#: The limits for proxies of one host in one call: how many, the name of the others, and characters.
+#: The limits for one host in one call: the highest count of a status, the seconds of the longest
+#: ``Retry-After``, the number of proxies, the name of the others, and the characters of a name.
+COUNT_MAX = 1_000_000
+RETRY_AFTER_MAX_S = 86_400.0
 PROXIES_MAX = 20
 OTHERS = "others"
 PROXY_LENGTH_MAX = 255
 _ANSWER_MAX = 4 * 1024 * 1024
-#: Statuses of a gateway that knows no leases, or does not accept a host.
-_UNKNOWN = (404, 422)
+#: Statuses of a gateway that knows no leases, and of one that does not accept a host or a report.
+_UNKNOWN = 404
+_REFUSED = (413, 422)
+#: The number of entries of a question without a report: ``wanted`` and ``kept``.
+_BARE = 2
 
 Begin = Callable[[Any, float], object]
 """Called with the lane of a request that begins, or with ``None`` if it needs no lane, and with the
@@ -174,8 +181,10 @@ class LeasedHost:
         self.free = False
         self.exclusive = True
         self.probe = False
+        self.known = False
+        """True if the gateway has answered about this host."""
         self.alone = False
-        """True if the gateway refused a call about this host and others."""
+        """True if the gateway refused its last call about this host."""
         self.block: dict[str, Any] | None = None
         self.passed = False
         self.statuses: Counter[str] = Counter()
@@ -211,11 +220,11 @@ class LeasedHost:
         if self.passed:
             asked["passed"] = True
         if self.statuses:
-            asked["statuses"] = dict(self.statuses)
+            asked["statuses"] = _counts(self.statuses)
         if self.refused:
-            asked["refused"] = self.refused
+            asked["refused"] = min(self.refused, COUNT_MAX)
         if self.proxies:
-            asked["proxies"] = {name: dict(counts) for name, counts in self.proxies.items()}
+            asked["proxies"] = {name: _counts(counts) for name, counts in self.proxies.items()}
         self.block = None
         self.passed = False
         self.refused = 0
@@ -245,6 +254,8 @@ class LeasedHost:
         now = answer.get("now", (sent + received) / 2)
         clock.hear(now, sent, received)
         at = clock.monotonic(now)
+        self.known = True
+        self.alone = False
         self.free = answer["free"]
         self.exclusive = answer["exclusive"]
         self.probe = answer["probe"]
@@ -286,6 +297,8 @@ class SiteLeases:
         wake: Callable[[], object] | None = None,
     ) -> None:
         self._url = urlsplit(url)
+        # Each process of a task has its own lanes.
+        self._path = f"{self._url.path}?process={secrets.token_hex(4)}"
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._bans = frozenset(bans)
         self._clock = GatewayClock()
@@ -296,6 +309,10 @@ class SiteLeases:
         self._closed = False
         self._connection: http.client.HTTPConnection | None = None
         self._called_at = 0.0
+        self._known = False
+        """True if the gateway has answered. Then a 404 comes from another server before it."""
+        self._lost = False
+        """True if a report was lost."""
         self._problem = ""
         self._woken = threading.Event()
         self._wake = wake or self._woken.set
@@ -361,7 +378,8 @@ class SiteLeases:
         ``proxy`` is the host and port of its proxy.
 
         ``retry_after`` are the seconds of ``Retry-After``. A status of ``bans``, or 503 with
-        ``retry_after``, closes the site for all tasks.
+        ``retry_after``, closes the site for all tasks. The gateway knows only statuses from 100 to
+        599, so others count as ``error``, and as 429 if they close the site.
         """
         with self._changed:
             now = time.monotonic()
@@ -370,13 +388,15 @@ class SiteLeases:
             if held is not None:
                 held.busy = False
                 held.leaves = held.leaves or site.probe
-            word = "error" if status is None else str(status)
+            word = "error" if status is None or not 100 <= status < 600 else str(status)
             site.statuses[word] += 1
-            site.proxied = site.proxied or proxy is not None
+            site.proxied = site.proxied or bool(proxy)
             if site.proxied:
-                site.count_of(proxy or "direct")[word] += 1
+                # Its name has only printable characters of ASCII, and no user.
+                name = quote(proxy or "direct", ":[]", errors="replace")
+                site.count_of(name[:PROXY_LENGTH_MAX])[word] += 1
             if status in self._bans or (status == 503 and retry_after is not None):
-                site.block = {"status": status, "retry_after_s": retry_after}
+                site.block = _block(status, retry_after)
                 for other in site.lanes.values():
                     other.leaves = True
                 self._ask_at(site, max(now, site.not_before) if site.free else now)
@@ -453,7 +473,7 @@ class SiteLeases:
                 held = bool(site.lanes)
                 site.waiting.clear()
                 question = site.question(time.monotonic())
-                if held or len(question) > 2:
+                if held or len(question) > _BARE:
                     asked[host] = {**question, "wanted": 0, "kept": []}
         self._woken.set()
         hosts = list(asked)[:HOSTS_MAX]
@@ -524,20 +544,41 @@ class SiteLeases:
             self._disconnect()
             self._warn(f"{type(error).__name__}: {error}")
         else:
-            self._warn("" if status == 200 else f"it answers with status {status}")
+            self._warn("" if status in (200, *_REFUSED) else f"it answers with status {status}")
         received = self._called_at = time.monotonic()
         with self._changed:
+            self._known = self._known or status == 200
             for host, question in asked.items():
                 site = self._sites[host]
                 if status == 200 and host in answers:
                     site.answered(answers[host], self._clock, sent, received)
-                elif status in _UNKNOWN and len(asked) == 1:
+                elif status in _REFUSED:
+                    self._refused(host, question, received, alone=len(asked) == 1)
+                elif status == _UNKNOWN and not self._known:
                     site.free = True
                     site.ask_at = received + FREE_S
                 else:
-                    site.alone = site.alone or status in _UNKNOWN
-                    pause = 0.0 if status in _UNKNOWN else _CHANCE.uniform(0.5, 1.5)
-                    site.ask_again(question, received + pause)
+                    site.ask_again(question, received + _CHANCE.uniform(0.5, 1.5))
+
+    def _refused(self, host: str, question: dict[str, Any], now: float, *, alone: bool) -> None:
+        """Find out what the gateway does not accept: ask about the host alone, then without a
+        report. Requests to a host that the gateway never accepts need no lane.
+        """
+        site = self._sites[host]
+        site.alone = True
+        if not alone:
+            site.ask_again(question, now)
+        elif len(question) > _BARE:
+            site.ask_again({}, now)
+            if not self._lost:
+                self._lost = True
+                logger.warning("The gateway refused a report about %s; it is lost", host)
+        elif not site.known:
+            site.free = True
+            site.ask_at = now + FREE_S
+        else:
+            self._warn(f"it does not accept {host} any more")
+            site.ask_again(question, now + _CHANCE.uniform(0.5, 1.5))
 
     def _warn(self, problem: str) -> None:
         """Log a problem once, until a call succeeds."""
@@ -564,12 +605,16 @@ class SiteLeases:
     ) -> tuple[int, Any]:
         """Return the status and the answers by host."""
         body = json.dumps({"sites": asked}).encode()
-        connection.request("POST", self._url.path, body, self._headers)
+        connection.request("POST", self._path, body, self._headers)
         response = connection.getresponse()
         answer = response.read(_ANSWER_MAX)
         if response.status != 200:
             return response.status, {}
-        return 200, json.loads(answer)["sites"]
+        found = json.loads(answer)
+        answers = found.get("sites") if isinstance(found, dict) else None
+        if not isinstance(answers, dict):
+            raise ValueError("the answer is not from the gateway")
+        return 200, answers
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -577,6 +622,19 @@ class SiteLeases:
         while not self._closed:
             self._woken.clear()
             self._woken.wait(self.begin_due())
+
+
+def _counts(counter: Counter[str]) -> dict[str, int]:
+    return {word: min(count, COUNT_MAX) for word, count in counter.items()}
+
+
+def _block(status: int | None, retry_after: float | None) -> dict[str, Any]:
+    """Return the report of a refused request, as the gateway accepts it."""
+    if status is None or not 400 <= status < 600:
+        status = 429
+    if retry_after is not None:
+        retry_after = min(retry_after, RETRY_AFTER_MAX_S) if retry_after >= 0 else None
+    return {"status": status, "retry_after_s": retry_after}
 
 
 def _begin_some(

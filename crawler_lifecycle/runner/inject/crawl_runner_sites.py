@@ -20,7 +20,7 @@ import time
 import weakref
 from typing import Any
 
-from crawl_runner_leases import PROXY_LENGTH_MAX, SiteLeases
+from crawl_runner_leases import SiteLeases
 from crawl_runner_robots import KNOWN_S, RobotsFile, SharedRobots
 from crawl_runner_turns import retry_after_s
 from scrapy import signals
@@ -283,7 +283,7 @@ def _proxy_of(request: Any) -> str | None:
     if not isinstance(proxy, str) or not proxy:
         return None
     address = proxy.rpartition("@")[2].rpartition("//")[2]
-    return address.partition("/")[0][:PROXY_LENGTH_MAX].lower() or None
+    return address.partition("/")[0].lower() or None
 
 
 def _statuses(given: Any) -> list[int]:
