@@ -1,19 +1,22 @@
-"""The results of runs: which of them are good, how long they took, and whether the newest found
-unusually few items.
+"""The results of runs: which of them are good, how long they took, what is usual, and whether the
+newest brought unusually few items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from .run import RunStatus
 
 #: A run has unusually few items if it has less than this share of the median of earlier good runs.
 LESS = 0.7
-#: With fewer earlier good runs than this, nothing is reported.
+#: What is usual is derived from the good ones among this many runs that ended before a run. With
+#: fewer good ones than ``RUNS_MIN``, nothing is usual.
+EARLIER = 20
 RUNS_MIN = 3
 
 
@@ -38,13 +41,20 @@ class Times(Protocol):
 
 
 class ItemsResult(Result, Protocol):
-    """The result of a run with the number of its items."""
+    """The result of a run with the number of its items, and the fingerprint of its arguments and
+    settings."""
 
     @property
     def run_id(self) -> int: ...
 
     @property
     def items(self) -> int | None: ...
+
+    @property
+    def work_hash(self) -> str | None: ...
+
+
+ResultT = TypeVar("ResultT", bound=ItemsResult)
 
 
 def is_good(run: Result) -> bool:
@@ -64,20 +74,43 @@ def run_seconds(run: Times, now: datetime | None = None) -> float | None:
     return max((end - run.started_at).total_seconds(), 0.0)
 
 
+def comparable(run: ItemsResult, before: Sequence[ResultT]) -> list[ResultT]:
+    """Return the good runs with the same arguments and settings as ``run``, among the ``EARLIER``
+    runs that ended before it.
+
+    ``before`` contains runs with lower numbers, sorted from newest to oldest.
+    """
+    if run.work_hash is None:
+        return []
+    ended = [earlier for earlier in before if RunStatus(earlier.status).terminal][:EARLIER]
+    return [earlier for earlier in ended if is_good(earlier) and earlier.work_hash == run.work_hash]
+
+
+def usual(good: Sequence[object], name: str = "items") -> float | None:
+    """Return the usual value of a counter, or of ``duration`` in seconds: its median in these
+    ``comparable`` runs.
+
+    Returns ``None`` if fewer than ``RUNS_MIN`` of them have a value.
+    """
+    read: Any = run_seconds if name == "duration" else attrgetter(name)
+    known = [value for value in map(read, good) if value is not None]
+    return median(known) if len(known) >= RUNS_MIN else None
+
+
 def brought_less(runs: Sequence[ItemsResult]) -> str | None:
-    """Return a sentence if the newest completed run found unusually few items.
+    """Return a sentence if the newest completed run brought unusually few items.
 
     ``runs`` is sorted from newest to oldest.
     """
-    completed = [run for run in runs if run.status == RunStatus.COMPLETED and run.items is not None]
-    before = [run.items or 0 for run in completed[1:] if is_good(run)]
-    if len(before) < RUNS_MIN:
+    completed = (position for position, run in enumerate(runs) if run.status == RunStatus.COMPLETED)
+    position = next(completed, None)
+    if position is None:
         return None
-    newest = completed[0]
-    usual = median(before)
-    if (newest.items or 0) >= LESS * usual:
+    newest = runs[position]
+    expected = usual(comparable(newest, runs[position + 1 :]))
+    if newest.items is None or expected is None or newest.items >= LESS * expected:
         return None
     return (
-        f"run {newest.run_id} brought {newest.items:,} items, the {len(before)} good runs "
-        f"before it {usual:,g} (median)"
+        f"run {newest.run_id} brought {newest.items:,} items; good runs with the same arguments "
+        f"bring {expected:,g} (median)"
     )

@@ -157,6 +157,8 @@ class ShortRun:
     ended_by: str | None
     lacks: str | None
     created_at: datetime
+    work_hash: str | None
+    """The fingerprint of its arguments and settings; ``None`` in old rows."""
 
 
 @dataclass(frozen=True, slots=True)

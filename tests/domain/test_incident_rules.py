@@ -18,6 +18,7 @@ from crawler_lifecycle.features.incidents.domain.crawlers import (
     FAILS,
     JudgedRun,
     crawler_conditions,
+    is_well,
 )
 from crawler_lifecycle.features.incidents.domain.rules import (
     RECOVERED,
@@ -32,12 +33,14 @@ from crawler_lifecycle.features.incidents.domain.workers import (
     WorkerWatch,
     is_replaced,
 )
+from crawler_lifecycle.features.incidents.gateway.conditions import RUNS
 from tests.support.examples import examples
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 #: Possible runs: status, outcome, who ended it, what it lacks, and its cause.
 ENDS = {
     "good": ("COMPLETED", "finished", "crawler", None, "The task succeeded"),
+    "few": ("COMPLETED", "finished", "crawler", None, "The task succeeded"),
     "a": ("FAILED", "failed", "crawler", None, "PriceError: no price on page {n}"),
     "b": ("FAILED", "banned", "crawler", None, "HTTP 403 from shop-{n}.example"),
     "stopped": ("FAILED", "cancelled", "person", None, "Stopped by anna"),
@@ -49,7 +52,9 @@ ENDS = {
 def run_of(number: int, word: str, at: datetime | None = None) -> JudgedRun:
     status, outcome, ended_by, lacks, cause = ENDS[word]
     at = at or START + timedelta(minutes=number)
-    return JudgedRun(number, status, outcome, ended_by, lacks, cause.format(n=number), at)
+    items = 10 if word == "few" else 100
+    cause = cause.format(n=number)
+    return JudgedRun(number, status, outcome, ended_by, lacks, cause, at, items, "same")
 
 
 @dataclass
@@ -58,11 +63,15 @@ class Record:
 
     rows: list[IncidentRow] = field(default_factory=list)
     events: list[tuple[str, int]] = field(default_factory=list)
+    told: list[tuple[int, str]] = field(default_factory=list)
+    """The number of the incident and the type of each event."""
 
-    def round(self, conditions: Sequence[IncidentCondition], now: datetime) -> None:
+    def round(
+        self, conditions: Sequence[IncidentCondition], now: datetime, *, well: bool = True
+    ) -> None:
         closed = {key_of(row): row for row in self.rows if row.state == "closed"}
         still = [row for row in self.rows if row.state == "open"]
-        for change in changes_of(conditions, still, closed, lambda row: True, now):
+        for change in changes_of(conditions, still, closed, lambda row: well, now):
             self.write(change)
 
     def write(self, change: IncidentChange) -> None:
@@ -82,14 +91,20 @@ class Record:
         else:
             self.rows[row.incident_id] = row = replace(row, **change.values)
         if change.event is not None:
-            self.events.append((change.event.partition(".")[2], row.count))
+            word = change.event.partition(".")[2]
+            self.events.append((word, row.count))
+            self.told.append((row.incident_id, word))
 
     def play(self, runs: Sequence[JudgedRun], each: int = 1) -> None:
         """Judge the runs as they end, ``each`` of them between two rounds."""
         for last in range(each, len(runs) + each, each):
-            there = sorted(runs[:last], key=lambda run: run.ended_at, reverse=True)
-            found = crawler_conditions("default", "shop", there[: 20 + each])
-            self.round(found, there[0].ended_at)
+            self.judge(runs[:last], each)
+
+    def judge(self, runs: Sequence[JudgedRun], each: int = 1) -> None:
+        """Make one round, after ``each`` runs have ended since the last one."""
+        there = sorted(runs, key=lambda run: run.ended_at, reverse=True)[: RUNS + each]
+        found = crawler_conditions("default", "shop", there)
+        self.round(found, there[0].ended_at, well=is_well(there))
 
     def open(self, kind: str = "crawler_failing") -> list[IncidentRow]:
         return [row for row in self.rows if row.state == "open" and row.kind == kind]
@@ -100,17 +115,69 @@ class Record:
 def test_a_crawler_fails_as_a_naive_model_counts(words: list[str]) -> None:
     record = Record()
     record.play([run_of(number, word) for number, word in enumerate(words, 1)])
-    bad = [word for word in words if word not in ("stopped", "limit")]
-    since_good = bad[len(bad) - bad[::-1].index("good") :] if "good" in bad else bad
-    window = since_good[-20:]
-    expected = {word for word in ("a", "b") if window.count(word) >= FAILS}
+    bad = since_good([word for word in words if word not in ("stopped", "limit")])
     counts = {("a" if "Price" in row.cause else "b"): row.count for row in record.open()}
-    if expected or len(window) <= FAILS:
-        assert set(counts) == expected
-    for word in expected & set(counts):
-        assert counts[word] >= since_good.count(word) or len(since_good) > 20
-    assert bool(record.open("crawler_less")) == ("less" in window)
+    for word in ("a", "b"):
+        often = bad.count(word) >= FAILS
+        assert word not in counts or often or len(bad) > FAILS
+        if len(words) < RUNS:
+            assert not often or counts[word] >= bad.count(word)
+    assert "less" not in bad or record.open("crawler_less")
     assert {row.closed_by for row in record.rows if row.state == "closed"} <= {RECOVERED}
+
+
+def since_good(words: list[str]) -> list[str]:
+    """Return what followed the last good run."""
+    good = [n for n, word in enumerate(words, 1) if word in ("good", "few")]
+    return words[max(good, default=0) :]
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.sampled_from([*sorted(ENDS), "mute", "close", "unmute"]), max_size=60))
+@example(["a"] * 3 + ["stopped"] * 25)
+@example(["a"] * 3 + ["b"] * 25)
+@example(["a", "a", "good", "a", "a", "good"])
+@example(["a", "a", "mute", "good", "a", "a", "unmute", "stopped"])
+@example(["good"] * 4 + ["few", "stopped", "few", "good"])
+def test_only_a_good_result_ends_incidents_and_each_turn_is_reported_once(words: list[str]) -> None:
+    """People mute all open incidents, end the mutes, or close all, between runs that end."""
+    record = Record()
+    runs: list[JudgedRun] = []
+    for number, word in enumerate(words, 1):
+        now = START + timedelta(minutes=number)
+        before = {row.incident_id: row for row in record.rows}
+        told = len(record.told)
+        match word:
+            case "mute":
+                replace_open(record, muted_until=now + timedelta(minutes=7))
+            case "unmute":
+                replace_open(record, muted_until=None)
+            case "close":
+                for row in [row for row in record.rows if row.state == "open"]:
+                    record.write(closing(row, "anna", now))
+            case _:
+                runs.append(run_of(number, word))
+                record.judge(runs)
+        for row in record.rows:
+            was = before.get(row.incident_id)
+            was_open = was is not None and was.state == "open"
+            events = [event for number_, event in record.told[told:] if number_ == row.incident_id]
+            if row.state == "open":
+                unheard = row.muted_until is None and row.notices == 0
+                assert not unheard or word in ("mute", "unmute", "close"), "silent for ever"
+                assert was_open or row.is_muted(now) or events == ["opened"]
+            elif was is not None and was_open:
+                assert word in ("good", "few", "close")
+                heard = was.notices > 0 and not row.is_muted(now)
+                assert events == ["closed"] * heard
+            assert len(events) <= 1
+            assert not (events and row.is_muted(now))
+
+
+def replace_open(record: Record, **values: Any) -> None:
+    """Change all open incidents as a person does."""
+    for row in [row for row in record.rows if row.state == "open"]:
+        record.rows[row.incident_id] = replace(row, **values)
 
 
 @settings(max_examples=examples(20))
@@ -146,13 +213,13 @@ def test_a_cause_that_comes_back_within_an_hour_is_the_same_incident() -> None:
     record.play([run_of(1, "a"), run_of(2, "a"), run_of(3, "good"), *again], 5)
     [row] = record.rows
     assert (row.state, row.reopened, row.count) == ("open", 1, 4)
-    assert [word for word, _ in record.events] == ["opened", "closed"]
+    assert [word for word, _ in record.events] == ["opened", "closed", "opened"]
     later = [run_of(n, "a", START + timedelta(hours=9, minutes=n)) for n in (7, 8)]
     good = run_of(6, "good", START + timedelta(hours=7))
     record.play([*again, good], 3)
     record.play([*again, good, *later], 5)
     assert [row.state for row in record.rows] == ["closed", "open"]
-    assert [word for word, _ in record.events] == ["opened", "closed", "opened"]
+    assert [word for word, _ in record.events] == ["opened", "closed"] * 2 + ["opened"]
 
 
 def condition(at: datetime, **more: Any) -> IncidentCondition:

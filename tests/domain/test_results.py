@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
+from crawler_lifecycle.domain.results import (
+    EARLIER,
+    brought_less,
+    comparable,
+    is_good,
+    run_seconds,
+    usual,
+)
 from crawler_lifecycle.ports.runs import RecentRun
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -16,23 +23,46 @@ def recent(
     lacks: str | None = None,
     began: datetime | None = NOW,
     ended: datetime | None = NOW,
+    work: str | None = "same",
 ) -> RecentRun:
-    return RecentRun(7, "plain", status, None, items, None, lacks, NOW, began, ended, None, None)
+    return RecentRun(
+        7, "plain", status, None, items, None, lacks, NOW, work, began, ended, None, None
+    )
 
 
 def test_less_than_its_runs_before() -> None:
     for items, less in [
-        ([100, 200, 190, 210], "run 7 brought 100 items, the 3 good runs before it 200 (median)"),
+        (
+            [100, 200, 190, 210],
+            "run 7 brought 100 items; good runs with the same arguments bring 200 (median)",
+        ),
         ([140, 200, 190, 210], None),
-        ([0, 1, 1, 1], "run 7 brought 0 items, the 3 good runs before it 1 (median)"),
+        ([0, 1, 1, 1], "run 7 brought 0 items; good runs with the same arguments bring 1"),
         ([0, 0, 0, 0], None),
         ([100, 200, 200], None),
         ([], None),
-        ([100, None, 200, 190, 210], "the 3 good runs"),
+        ([100, None, 200, 190, 210], "bring 200"),
+        ([None, 200, 190, 210], None),
     ]:
         said = brought_less([recent(count) for count in items])
         assert (said is None) == (less is None), items
         assert less is None or less in str(said)
+
+
+def test_only_the_last_twenty_runs_with_the_same_arguments_say_what_is_usual() -> None:
+    newest = recent(1)
+    others = [recent(200, work="other"), recent(200, work=None)] * 5
+    alike = [recent(190), recent(200), recent(210)]
+    assert brought_less([newest, *others]) is None
+    assert comparable(recent(1, work=None), [recent(200, work=None)] * 5) == []
+    assert usual(comparable(newest, [*others, *alike])) == 200
+    failed = [recent(0, "FAILED")] * (EARLIER - 3)
+    assert usual(comparable(newest, [*failed, *alike])) == 200
+    assert usual(comparable(newest, [*failed, recent(0, "FAILED"), *alike])) is None
+    live = [recent(3, "PROCESSING")] * EARLIER
+    assert usual(comparable(newest, [*live, *alike])) == 200
+    later = NOW + timedelta(seconds=60)
+    assert usual([recent(1, ended=later)] * 3, "duration") == 60
 
 
 def test_runs_that_failed_or_go_on_say_nothing_about_items() -> None:

@@ -664,7 +664,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
-    store.runs.earlier_runs(filled.size.runs // 2, "crawler-7", 60)
+    store.runs.brief_runs(60, crawler="crawler-7", before_id=filled.size.runs // 2)
     overviews(store, filled)
     store.tasks.list_tasks(run_id)
     store.tasks.list_tasks(
@@ -786,7 +786,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.runs.find_run("filled-77")
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
-    store.runs.earlier_runs(filled.size.runs // 2, "crawler-7", 60)
+    store.runs.brief_runs(60, crawler="crawler-7", before_id=filled.size.runs // 2)
     overviews(store, filled)
     store.runs.properties(run_id)
     store.tasks.recorded_tasks([(run_id, n, 1) for n in range(100)])

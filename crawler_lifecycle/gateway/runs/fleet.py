@@ -30,8 +30,9 @@ FRESH_S = 5.0
 NAMES_MAX = 100_000
 INCIDENTS_MAX = 5_000
 LIVE_MAX = 10_000
-#: The number of last runs of a crawler, and the period for which good runs are counted.
-EACH = 20
+#: The number of last runs of a crawler that are read: twice those that are shown, because live ones
+#: do not define what is usual. The period for which good runs are counted.
+EACH = 40
 WEEK = timedelta(days=7)
 #: The number of crawlers whose good runs are counted at once.
 SHARES_AT_ONCE = 500
@@ -165,7 +166,7 @@ class Fleet:
         last: dict[str, list[ShortRun]] = {name: [] for name in missing}
         for run in self.store.runs.recent_runs(missing, EACH):
             last[run.crawler].append(run)
-        good = self.store.runs.good_shares(missing, report.at - WEEK)
+        good = self.good_shares(missing, report.at)
         for name in missing:
             report.results[name] = CrawlerResults(last[name], good.get(name))
         return report.results

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
-from operator import attrgetter
 from statistics import median
 from typing import Annotated, Any
 
@@ -19,10 +18,12 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.code_changes import brought_since, code_changes
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.results import brought_less, is_good, run_seconds
+from crawler_lifecycle.domain.results import brought_less, comparable, is_good, run_seconds, usual
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.fleet import WEEK
 from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.crawler_fields import Versions
@@ -38,6 +39,7 @@ from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.gateway.ui.runs.columns import TAGS, crawler_link, parent_link
 from crawler_lifecycle.gateway.ui.runs.commands import CHOOSER, RunList
+from crawler_lifecycle.gateway.ui.runs.figures import COUNTERS
 from crawler_lifecycle.ports.runs import BriefRun, Ends, RunRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import SCHEDULE
@@ -45,10 +47,6 @@ from crawler_lifecycle.web.problems import Problem
 
 #: The number of newest runs that the pages of a crawler compare.
 EACH = 50
-#: The number of newest good runs that are compared with earlier ones.
-NEWEST = 10
-#: The minimum number of earlier good runs for this comparison.
-BEFORE_MIN = 5
 #: The maximum number of reasons for failures on the page.
 REASONS = 8
 #: The maximum number of starters on the page.
@@ -172,11 +170,15 @@ class CrawlerPages:
 
     def overview(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values that only the overview needs. This call blocks."""
-        runs = self.newest(values["name"])
-        good = good_of(runs)
-        figures = usual(good)
-        items = next((middle for name, _, middle, *_ in figures if name == "items"), None)
-        shorter = [self.rate(values["name"], days) for days in DAYS[:-1]]
+        name = values["name"]
+        runs = self.newest(name)
+        ended = [run for run in runs if RunStatus(run.status).terminal]
+        good = comparable(ended[0], ended[1:]) if ended else []
+        figures: dict[str, tuple[float | None, float | None]] = {}
+        for run in ended[:1]:
+            figures = {name: (getattr(run, name), usual(good, name)) for name in COUNTERS}
+            figures["duration"] = (run_seconds(run), usual(good, "duration"))
+        shorter = [self.rate(name, days) for days in DAYS[:-1]]
         run_ids = [run.run_id for run in runs]
         changes = code_changes(run_ids, self.store.runs.codes_of(run_ids))
         since = brought_since(changes[0], runs) if changes else None
@@ -184,18 +186,19 @@ class CrawlerPages:
         return {
             "runs": runs,
             "less": brought_less(runs),
+            "good": self.store.runs.good_shares([name], self.clock() - WEEK).get(name),
             "since": since,
-            "back": before if changes else None,
-            "chart": chart(runs, EACH, items, changes),
+            "back": self._back(changes, values["versions"]),
+            "chart": chart(runs, EACH, usual(good), changes),
             "rates": [*shorter, values["rate"]],
-            "usual": figures,
+            "figures": figures,
             "good_runs": len(good),
         }
 
     def coverage(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values that only the tab of fields needs. This call blocks."""
         runs = self.newest(values["name"])
-        found = fields(good_of(runs), values["crawler"])
+        found = fields([run for run in runs if is_good(run)], values["crawler"])
         return {"fields": found, "read": len(runs), "each": EACH}
 
 
@@ -242,29 +245,6 @@ def add_crawlers(app: FastAPI, pages: CrawlerPages, runs: RunList) -> None:
         if tab is CrawlerTab.FIELDS:
             values |= await run_in_threadpool(pages.coverage, values)
         return answer(request, f"crawler_{tab}.html", **values)
-
-
-def good_of(runs: Sequence[BriefRun]) -> list[BriefRun]:
-    """Return the good runs among these."""
-    return [run for run in runs if is_good(run)]
-
-
-def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | None, float | None]]:
-    """Return the usual figures of these good runs, which are sorted from newest to oldest.
-
-    For each figure: its name, the last value, the median, the median of the newest runs, and its
-    relative change from the median of the earlier runs. The last two are ``None`` if there are too
-    few earlier runs.
-    """
-    found = []
-    for name in ("items", "pages", "errors", "duration"):
-        read = run_seconds if name == "duration" else attrgetter(name)
-        values: list[float] = [value for run in good if (value := read(run)) is not None]
-        before = values[NEWEST:]
-        late = median(values[:NEWEST]) if len(before) >= BEFORE_MIN else None
-        change = late / early - 1 if late is not None and (early := median(before)) else None
-        found += [(name, values[0], median(values), late, change)] if values else []
-    return found
 
 
 def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
-from statistics import median
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
@@ -22,10 +21,10 @@ from crawler_lifecycle.domain.crawlers.state import RANKS, CrawlerState
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
-from crawler_lifecycle.domain.results import is_good
+from crawler_lifecycle.domain.results import comparable, usual
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, may
-from crawler_lifecycle.gateway.api.paging import SearchParameters, order
+from crawler_lifecycle.gateway.api.paging import SearchParameters, one_of, order
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (
@@ -50,6 +49,8 @@ from crawler_lifecycle.subjects import CellLine, Column, Count, Document, Note, 
 
 #: The number of crawlers on one page.
 PAGE = 100
+#: The number of last runs of a crawler that are shown as bars.
+BARS = 20
 #: The number of incidents that are shown at first. The others are folded.
 SHOWN = 8
 #: Seconds that a page waits for the state of the parts, and for the counts in the navigation.
@@ -76,6 +77,7 @@ class FleetFilters(SearchParameters):
     come first."""
 
     sort: Annotated[str, order(SORTS)] | None = None
+    state: Annotated[str, one_of({state: state for state in CrawlerState})] | None = None
     page_size: int = Field(default=PAGE, ge=1, le=PAGE_MAX)
 
 
@@ -89,28 +91,27 @@ def crawler_rows(
     for number_of_row, crawler in enumerate(found, 1):
         result = results[crawler.name]
         ended = [run for run in result.last if RunStatus(run.status).terminal]
-        before = [run.items for run in ended[1:] if is_good(run) and run.items is not None]
         row = {
             **asdict(crawler),
             "crawler_id": number_of_row,
             "at": now,
-            "paths": bar_paths(result.last, 20, 8),
-            "runs": len(result.last),
+            "paths": bar_paths(result.last[:BARS], 20, 8),
+            "runs": len(result.last[:BARS]),
             "good": result.good,
             "items": ended[0].items if ended else None,
-            "usual": median(before) if before else None,
+            "usual": usual(comparable(ended[0], ended[1:])) if ended else None,
         }
         rows.append(row)
     return rows
 
 
-def fitting(report: FleetReport, search: str | None) -> list[FleetCrawler]:
-    """Return the crawlers that match the search, worst first."""
-    text = (search or "").strip().casefold()
+def fitting(report: FleetReport, filters: FleetFilters) -> list[FleetCrawler]:
+    """Return the crawlers that match the filters, worst first."""
+    text = (filters.search or "").casefold()
     found = []
     for crawler in report.crawlers:
         searched = f"{crawler.name}\n{crawler.why}\n{crawler.state}".casefold()
-        if text in searched:
+        if text in searched and filters.state in (None, crawler.state):
             found.append(crawler)
     return found
 
@@ -206,6 +207,8 @@ CHOOSER = Chooser(
     CRAWLER,
     "/",
     "Name, state, reason",
+    facets={"state": "State"},
+    values={"state": list(CrawlerState)},
     sorts=SORTS,
     largest=("last_run", "items"),
     title="Fleet",
@@ -238,7 +241,7 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
             words.append(
                 (
                     f"{number(many)} {verb.format(form)}",
-                    "/" + query({"search": state.value}),
+                    "/" + query({"state": state.value}),
                     state is CrawlerState.FAILS,
                 )
             )
@@ -272,7 +275,7 @@ def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
     def shown(
         request: Request, filters: FleetFilters, report: FleetReport, parts: HealthReport | None
     ) -> Response:
-        matching = fitting(report, filters.search)
+        matching = fitting(report, filters)
         crawlers, note = ordered(fleet, report, matching, filters.sort)
 
         def found(asked: FleetFilters) -> RowPage:

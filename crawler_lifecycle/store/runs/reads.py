@@ -10,7 +10,7 @@ from itertools import starmap
 from operator import attrgetter
 from typing import Unpack
 
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, false, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.clocks import not_ahead
@@ -23,7 +23,6 @@ from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import (
     CRAWLERS_MAX,
     BriefRun,
-    RecentRun,
     Resumption,
     RunRow,
     ShortRun,
@@ -202,26 +201,11 @@ class RunReader(RunCounts, RunPart):
         with self._db.reading() as conn:
             return _runs_of(conn, page, each * len(wanted))[::-1]
 
-    def earlier_runs(self, run_id: int, crawler: str, limit: int) -> list[tuple[RecentRun, bool]]:
-        """Return the newest ``limit`` runs of the crawler before this run, newest first, each with
-        whether it had the same arguments and settings as this run.
-        """
-        r = run_history.c
-        before = RunFilters({"crawler": crawler}, before_run_id=run_id)
-        names = [*RecentRun.__dataclass_fields__]
-        columns = [r[name] for name in names]
-        own = run_history.alias("own")
-        work = select(own.c.work_hash).where(own.c.run_id == run_id).scalar_subquery()
-        same = func.coalesce(r.work_hash == work, false()).label("same")
-        with self._db.reading() as conn:
-            rows = newest_runs(conn, before, limit, *columns, same)
-        return [
-            (RecentRun(**{name: row[name] for name in names}), bool(row["same"])) for row in rows
-        ]
-
-    def brief_runs(self, limit: int, *, crawler: str | None = None) -> list[BriefRun]:
-        """Return the newest runs, or those of this crawler, newest first."""
-        filters = RunFilters({"crawler": crawler} if crawler else {})
+    def brief_runs(
+        self, limit: int, *, crawler: str | None = None, before_id: int | None = None
+    ) -> list[BriefRun]:
+        """Return the newest runs, or those of this crawler and with lower numbers, newest first."""
+        filters = RunFilters({"crawler": crawler} if crawler else {}, before_run_id=before_id)
         with self._db.reading() as conn:
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
 

@@ -67,6 +67,7 @@ def fill_fleet(harness: Harness) -> None:
             at = now - timedelta(hours=4 * (EACH - n))
             times = {"created_at": at, "started_at": at, "ended_at": at + timedelta(minutes=n + 1)}
             values = {**times, "status": "COMPLETED", "outcome": "finished", "items": 1000 + n}
+            values["work_hash"] = "same"
             connection.execute(sa.update(run_history).where(some).values(**values))
         newest = h.run_id >= first + CRAWLERS * (EACH - 3)
         bad = h.crawler.in_(SICK["crawler_failing"]) & newest

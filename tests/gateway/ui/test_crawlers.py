@@ -15,7 +15,7 @@ from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.ui.crawlers import fields, usual
+from crawler_lifecycle.gateway.ui.crawlers import fields
 from crawler_lifecycle.ports.runs import BriefRun
 from tests.gateway.gateway_harness import Clock, Harness
 from tests.gateway.keys import Keys
@@ -66,7 +66,7 @@ def test_each_number_of_a_crawler_is_that_of_its_list(
     page = browser.get("/crawlers/plain")
     said = words(page)
     assert "Last 9 runs" in said
-    assert "7 days 66.7 % 2 2 1 30 days 57.1 % 4 4 1" in said
+    assert "7 days 2 2 1 30 days 4 4 1 Good, 7 d: 67 %" in said
     failures = browser.get("/crawlers/plain/failures")
     assert "oom by crawler 2 7 2 d ago Out of <memory>" in words(failures)
     why = words(failures).partition("Why runs failed")[2]
@@ -161,19 +161,13 @@ def run(number: int, items: int, price: float | None = None) -> BriefRun:
         ended_by=None,
         lacks=None,
         created_at=now,
+        work_hash="same",
         started_at=now,
         ended_at=now + timedelta(seconds=items),
         pages=3 * items,
         errors=0,
         fields=shares,
     )
-
-
-def test_what_is_usual_is_told_with_its_change() -> None:
-    runs = [run(20 - n, 50) for n in range(10)] + [run(10 - n, 100) for n in range(5)]
-    assert usual(runs)[0] == ("items", 50, 50, 50, -0.5)
-    assert usual(runs[:-1])[0][3:] == (None, None), "too few runs to compare with"
-    assert usual([]) == []
 
 
 def test_a_field_that_lacks_is_seen_beside_what_is_usual() -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle import sqlite_files
-from crawler_lifecycle.domain.crawlers.state import CrawlerState
 from crawler_lifecycle.domain.results import is_good
-from crawler_lifecycle.gateway.runs.fleet import CrawlerResults, FleetCrawler
-from crawler_lifecycle.gateway.ui.fleet import crawler_rows
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.incidents.gateway.rounds import OFTEN, Rounds
 from crawler_lifecycle.gateway.ui.parts.charts import run_kind
-from crawler_lifecycle.gateway.ui.runs.figures import Earlier
-from crawler_lifecycle.ports.runs import RecentRun
+from crawler_lifecycle.ports.runs import ShortRun
+from crawler_lifecycle.store.runs.tables import run_history
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.ui.conftest import as_browser
@@ -311,23 +311,57 @@ def test_a_caller_of_one_project_sees_its_own_fleet(harness: Harness, tmp_path: 
             assert state in rows_of(page.text)["plain"]
 
 
-def test_first_page_and_page_of_a_run_agree_on_what_is_usual() -> None:
+def test_a_bar_is_green_only_for_a_good_run() -> None:
     """A run that completed with less than expected counts as good nowhere."""
     at = datetime(2026, 11, 20, 12, tzinfo=UTC)
-    earlier = [
-        RecentRun(9 - n, "plain", status, None, items, None, lacks, at, at, at, None, None)
-        for n, (status, items, lacks) in enumerate(
-            [
-                ("COMPLETED", 400, None),
-                ("COMPLETED", 1, "coverage"),
-                ("FAILED", 2, None),
-                ("COMPLETED", 200, None),
-                ("COMPLETED", None, None),
-            ]
+    for status, lacks in (("COMPLETED", None), ("COMPLETED", "coverage"), ("FAILED", None)):
+        run = ShortRun(9, "plain", status, None, 1, None, lacks, at, "same")
+        assert (run_kind(run) == "completed") == is_good(run)
+
+
+def test_all_places_agree_on_what_is_usual_and_on_what_is_less(
+    harness: Harness, browser: TestClient
+) -> None:
+    """Runs with other arguments, live, failed and older runs do not change what is usual."""
+    with harness.client() as client:
+
+        def runs(items: int, status: RunStatus | None = RunStatus.COMPLETED, arg: str = "a") -> int:
+            body = {"crawler": "plain", "args": {"page": arg}}
+            run_id = int(client.post("/v1/runs", json=body).json()["run_id"])
+            if status is not None:
+                harness.claim(run_id)
+                harness.end(run_id, status)
+            with harness.store.database.writing() as conn:
+                mine = run_history.c.run_id == run_id
+                conn.execute(sa.update(run_history).where(mine).values(items=items, lacks=None))
+            harness.clock.forward(60)
+            return run_id
+
+        for items in (9, 9, 9, 300, 300, 200, 400):
+            runs(items)
+        for _ in range(6):
+            runs(7, RunStatus.FAILED)
+            runs(7, arg="b")
+        for _ in range(4):
+            last_good = runs(300)
+        newest = runs(20)
+        for _ in range(2):
+            runs(1, None, "c")
+        for _ in range(OFTEN):
+            Rounds(harness.gateway()).once(())
+        row = rows_of(browser.get("/").text)["plain"]
+        assert "brings less since" in row
+        assert "good runs with the same arguments bring 300 (median)" in row
+        run = words(browser.get(f"/runs/{newest}"))
+        assert "items 20 of ~300" in run
+        crawler = words(browser.get("/crawlers/plain"))
+        assert f"run {newest} brought 20 items; good runs with the same arguments bring 300" in (
+            crawler
         )
-    ]
-    crawler = FleetCrawler("plain", CrawlerState.HEALTHY, None, "", None, None, True)
-    results = {"plain": CrawlerResults([earlier[2], *earlier], None)}
-    [row] = crawler_rows([crawler], results, at)
-    assert row["usual"] == Earlier(earlier, True).usual("items") == 300
-    assert [run_kind(run) == "completed" for run in earlier] == [is_good(run) for run in earlier]
+        assert "items 20 300 " in crawler
+        [share] = re.findall(r"Good, 7 d: (\d+ %)", crawler)
+        assert share in row
+        [incident] = client.get("/v1/incidents").json()["incidents"]
+        assert (incident["kind"], incident["last_run_id"]) == ("crawler_less", newest)
+        assert incident["cause"] in crawler
+        assert last_good < newest

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.results import is_good
+from crawler_lifecycle.domain.results import brought_less, is_good
 from crawler_lifecycle.domain.run import COVERAGE, EMPTY, NO_ITEMS, UNMET_OUTCOMES, RunStatus
 
 #: A crawler fails if, since its last good run, this many of its runs have failed with one cause, or
@@ -31,6 +32,8 @@ class JudgedRun(NamedTuple):
     lacks: str | None
     cause: str | None
     ended_at: datetime
+    items: int | None = None
+    work_hash: str | None = None
 
     @property
     def is_judged(self) -> bool:
@@ -44,6 +47,16 @@ class JudgedRun(NamedTuple):
         if self.lacks in (EMPTY, COVERAGE, NO_ITEMS):
             return "crawler_empty"
         return "crawler_less" if self.lacks in UNMET_OUTCOMES else "crawler_failing"
+
+
+def is_well(runs: Sequence[JudgedRun]) -> bool:
+    """Return whether the newest result of a crawler is good. Only then is an incident about it
+    over: its cause may also be missing because newer runs displaced it from ``runs``.
+
+    ``runs`` contains the last ended runs, newest first.
+    """
+    judged = [run for run in runs if run.is_judged]
+    return bool(judged) and is_good(judged[0])
 
 
 def crawler_conditions(
@@ -63,7 +76,17 @@ def crawler_conditions(
     ]
     if not found and len(streak) > FAILS:
         found = [_condition("crawler_failing", project, crawler, "", streak)]
-    return [*found, *_flaky(project, crawler, judged[:FLAKY_RUNS])]
+    return [*found, *_less(project, crawler, runs), *_flaky(project, crawler, judged[:FLAKY_RUNS])]
+
+
+def _less(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:
+    """Yield the condition that the newest completed run brought less than usual, although it met
+    all expectations."""
+    by_number = sorted(runs, key=attrgetter("run_id"), reverse=True)
+    newest = next((run for run in by_number if run.status == RunStatus.COMPLETED), None)
+    less = brought_less(by_number)
+    if newest is not None and is_good(newest) and less is not None:
+        yield _condition("crawler_less", project, crawler, "", [newest._replace(cause=less)])
 
 
 def _flaky(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:

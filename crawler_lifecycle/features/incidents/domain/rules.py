@@ -91,11 +91,10 @@ def _appeared(
         if seen:  # whoever closed it knows about these occurrences; only a newer one is news
             return None
         if now - last.closed_at <= REOPENED_WITHIN:
-            again = {"state": "open", "closed_at": None, "closed_by": None}
             count = max(last.count + _fresh(condition, last), condition.count)
-            return IncidentChange(
-                last, {**values, **again, "count": count, "reopened": last.reopened + 1}
-            )
+            values |= {"state": "open", "closed_at": None, "closed_by": None}
+            values |= {"count": count, "reopened": last.reopened + 1}
+            return _reported(IncidentChange(last, values), last, count, now)
     if now - condition.at > OPENED_WITHIN:
         return None
     muted = last is not None and last.is_muted(now)
@@ -103,14 +102,19 @@ def _appeared(
         "opened_at": min(condition.since, now),
         "first_run_id": condition.first_run_id,
         "muted_until": last.muted_until if last is not None and muted else None,
-        "notices": 0 if muted else 1,
-        "notified_count": 0 if muted else condition.count,
+        "count": condition.count,
     }
-    return IncidentChange(
-        None,
-        {**values, "count": condition.count, **first},
-        None if muted else EVENT_INCIDENT_OPENED,
-    )
+    return _reported(IncidentChange(None, {**values, **first}), last, condition.count, now)
+
+
+def _reported(
+    change: IncidentChange, last: IncidentRow | None, count: int, now: datetime
+) -> IncidentChange:
+    """Return the change with the event that the incident is open, unless ``last`` is muted."""
+    if last is not None and last.is_muted(now):
+        return change
+    values = {**change.values, "notices": 1, "notified_count": count}
+    return IncidentChange(change.row, values, EVENT_INCIDENT_OPENED)
 
 
 def _continued(
@@ -124,16 +128,15 @@ def _continued(
         and condition.run_id == row.last_run_id
         and condition.cause.startswith(row.cause)
     )
+    values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
+    if row.notices == 0 and not row.is_muted(now):  # it was muted when it was opened
+        return _reported(IncidentChange(row, values), row, count, now)
     if same and count == row.count and condition.at <= row.last_at:
         return None
-    values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
-    grows = row.notices < 2 and count >= GROWS * row.notified_count
-    if not grows or row.is_muted(now):
+    if row.notices != 1 or count < GROWS * row.notified_count or row.is_muted(now):
         return IncidentChange(row, values)
-    late = row.notified_count == 0  # it was muted when it was opened
-    told = {"notices": 1 if late else 2, "notified_count": count}
     return IncidentChange(
-        row, {**values, **told}, EVENT_INCIDENT_OPENED if late else EVENT_INCIDENT_GREW
+        row, {**values, "notices": 2, "notified_count": count}, EVENT_INCIDENT_GREW
     )
 
 

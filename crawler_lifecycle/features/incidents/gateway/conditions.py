@@ -14,7 +14,8 @@ from crawler_lifecycle.domain.audits.overdue import overdue_words
 from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
-from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions
+from crawler_lifecycle.domain.results import EARLIER
+from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions, is_well
 from crawler_lifecycle.features.incidents.domain.workers import WorkerNote, WorkerWatch, is_replaced
 from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart
@@ -23,9 +24,9 @@ from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.notes import WORKER
 from crawler_lifecycle.store.store import Store
 
-#: The number of last runs of a crawler that are read, and the maximum if many ended at the same
-#: time.
-RUNS = 20
+#: The number of last runs of a crawler that are read: one and those before it that define what is
+#: usual. The maximum applies if many ended at the same time.
+RUNS = EARLIER + 1
 RUNS_MAX = 1_000
 #: The number of crawlers whose runs are read at once.
 CRAWLERS_MAX = 100
@@ -38,9 +39,11 @@ STUCK_FOR = timedelta(minutes=1)
 QUEUES = "task queues"
 
 
-def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[IncidentCondition]:
-    """Return what is wrong with these crawlers. ``ended`` contains how many runs of each ended
-    recently."""
+def found_of_crawlers(
+    store: Store, ended: Mapping[Crawler, int], well: set[Crawler]
+) -> Iterator[IncidentCondition]:
+    """Return what is wrong with these crawlers, and add those whose newest result is good to
+    ``well``. ``ended`` contains how many runs of each ended recently."""
     groups: dict[int, list[Crawler]] = {}
     for crawler, runs in ended.items():
         groups.setdefault(min(RUNS + runs, RUNS_MAX), []).append(crawler)
@@ -48,6 +51,8 @@ def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[In
         # One group at a time, so that memory never contains more than the runs of one group.
         for part in chunks(crawlers, CRAWLERS_MAX):
             for crawler, judged in store.incidents.ended_runs(part, limit).items():
+                if is_well(judged):
+                    well.add(crawler)
                 yield from crawler_conditions(*crawler, judged)
 
 

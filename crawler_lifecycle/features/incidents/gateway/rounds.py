@@ -93,12 +93,13 @@ class Rounds:
         seen = self._seen
         whole = often and (seen.whole_at is None or now - seen.whole_at >= WHOLE)
         ended, seq = self._ended(whole) if often else (Counter[Crawler](), seen.seq)
+        well = set[Crawler]()
         sources: dict[str, Source] = {
             "worker": partial(found_of_workers, self._store, seen.workers, now)
         }
         if often:
             sources |= {
-                "crawler": partial(found_of_crawlers, self._store, ended),
+                "crawler": partial(found_of_crawlers, self._store, ended, well),
                 "workflow": partial(found_of_workflows, self._gateway.blocked, seen.stuck, now),
             }
             if parts is not None:
@@ -120,8 +121,8 @@ class Rounds:
 
         def covers(row: IncidentRow) -> bool:
             noun = row.kind.partition("_")[0]
-            asked = noun != "crawler" or (row.project, row.name) in ended
-            return asked and settled.get(noun, True) and found.get(noun) is not None
+            over = noun != "crawler" or (row.project, row.name) in well
+            return over and settled.get(noun, True) and found.get(noun) is not None
 
         conditions = [condition for group in found.values() for condition in group or ()]
         silent = [condition.subject for condition in found["worker"] or ()]

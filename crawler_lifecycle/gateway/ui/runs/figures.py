@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
 from typing import Any
 
-from crawler_lifecycle.domain.results import LESS, is_good, run_seconds
+from crawler_lifecycle.domain.results import EARLIER, LESS, comparable, run_seconds, usual
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.ui.parts.charts import Chart, chart
 from crawler_lifecycle.gateway.ui.parts.formats import number, span
@@ -16,11 +15,8 @@ from crawler_lifecycle.ports.runs import Event, RecentRun, RunRow
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.subjects import plain
 
-#: The number of earlier runs in the chart, and the number that are read to find them.
-EARLIER = 20
+#: The number of runs that are read to find the earlier runs in the chart.
 READ = 60
-#: The minimum number of good runs that define what is usual.
-GOOD_MIN = 2
 #: The maximum number of events that are read for the counters over time.
 EVENTS = 300
 #: The size of the chart of a counter over time, in units of the SVG.
@@ -41,34 +37,29 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The earlier runs of a run's crawler.
+    """The earlier runs of a run's crawler, and the ``good`` ones that define what is usual.
 
     ``alike`` is true if these runs had the same arguments and settings.
     """
 
     runs: Sequence[RecentRun]
     alike: bool
+    good: Sequence[RecentRun]
 
     @classmethod
     def read(cls, runs: RunReader, row: RunRow) -> Earlier:
         """Read the earlier runs with the same arguments and settings or, if there are none, any
         earlier runs. This call blocks.
         """
-        found = runs.earlier_runs(row.run_id, row.crawler, READ)
-        alike = [run for run, same in found if same]
-        chosen = alike or [run for run, _ in found]
-        return cls(chosen[:EARLIER], bool(alike))
-
-    def usual(self, name: str) -> float | None:
-        """Return the median of a counter, or of ``took`` in seconds, in the good runs."""
-        good = [one for one in self.runs if is_good(one)]
-        found = [run_seconds(one) if name == "took" else getattr(one, name) for one in good]
-        known = [value for value in found if value is not None]
-        return median(known) if len(known) >= GOOD_MIN else None
+        found = runs.brief_runs(READ, crawler=row.crawler, before_id=row.run_id + 1)
+        before = found[1:]
+        alike = [run for run in before if run.work_hash and run.work_hash == found[0].work_hash]
+        good = comparable(found[0], before) if found else []
+        return cls((alike or before)[:EARLIER], bool(alike), good)
 
     def chart(self, row: RunRow) -> Chart:
         """Return the chart of the run and the earlier runs."""
-        return chart([row, *self.runs], EARLIER + 1, self.usual("items"))
+        return chart([row, *self.runs], EARLIER + 1, usual(self.good))
 
 
 def figures(run: RunDetail, earlier: Earlier, now: datetime) -> list[Figure]:
@@ -76,11 +67,11 @@ def figures(run: RunDetail, earlier: Earlier, now: datetime) -> list[Figure]:
     found = []
     for name in COUNTERS:
         value = getattr(run, name)
-        usual = earlier.usual(name)
-        less = run.status.terminal and name != "errors" and (value or 0) < LESS * (usual or 0)
-        shown = None if usual is None else number(int(usual))
+        middle = usual(earlier.good, name)
+        less = run.status.terminal and name != "errors" and (value or 0) < LESS * (middle or 0)
+        shown = None if middle is None else number(int(middle))
         found.append(Figure(name, number(value), shown, less))
-    took = earlier.usual("took")
+    took = usual(earlier.good, "duration")
     passed = run_seconds(run, now)
     if passed is not None:
         found.append(Figure("took", span(passed), None if took is None else span(took)))
