@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import sys
 import threading
 import time
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 
 import crawler_lifecycle.runner
+from crawler_lifecycle.features.sites.gateway.robots import RobotsCall, SiteFile
+from tests.runner.runner_fixture import wait_until
 
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
 import crawl_runner_robots as robots  # type: ignore[import-not-found]
@@ -39,17 +43,13 @@ class Handler(BaseHTTPRequestHandler):
                     self.wfile.write(b"a" * 65_536)
             except OSError:
                 return
-        places = {
-            "/loop": "/loop",
-            "/away": "http://another.example/x",
-            "/file": "file:///etc/passwd",
-        }
-        if self.path in places or self.path == "/moved":
+        place = self.server.places.get(self.path)
+        if place is not None:
             self.send_response(302)
-            self.send_header("Location", places.get(self.path, "/robots.txt"))
+            self.send_header("Location", place)
             self.end_headers()
             return
-        self.send_response(200 if self.path == "/robots.txt" else 404)
+        self.send_response(200 if self.path in ("/robots.txt", "/rules.txt") else 404)
         self.end_headers()
         self.wfile.write(b"User-agent: *\n")
 
@@ -57,7 +57,8 @@ class Handler(BaseHTTPRequestHandler):
         call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.calls.append(call)
         if "sites" in call:
-            lease = {"free": True, "exclusive": False, "probe": False, "closed_s": 0.0}
+            lease: dict[str, Any] = {"free": True, "exclusive": False, "probe": False}
+            lease["closed_s"] = 0.0
             lease |= {"ask_s": 60.0, "lanes": []}
             answer: Any = {"sites": dict.fromkeys(call["sites"], lease)}
         else:
@@ -83,6 +84,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.paths: list[tuple[str, str]] = []
         self.calls: list[Any] = []
+        self.places: dict[str, str] = {}
+        """Where addresses redirect to."""
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -96,15 +99,76 @@ def server() -> Iterator[Server]:
 
 
 def test_hostile_answers_are_bounded(server: Server) -> None:
-    status, body = robots._fetched(f"{server.url}/large", "bot")
+    status, body, _ = robots._fetched(f"{server.url}/large", "bot")
     assert (status, len(body)) == (200, robots.FILE_MAX)
-    assert robots._fetched(f"{server.url}/moved", "bot") == (200, b"User-agent: *\n")
-    for path in ("loop", "away", "file"):
-        assert robots._fetched(f"{server.url}/{path}", "bot") == (302, b"")
-    assert len([path for path, _ in server.paths if path == "/loop"]) <= 6
-    assert robots._fetched(f"{server.url}/none", "bot") == (404, b"")
-    assert robots._fetched("http://127.0.0.1:9/robots.txt", "bot") == (None, b"")
-    assert robots._fetched(f"{server.url}/x", "b\u00f6t \u2026") == (None, b"")
+    assert robots._fetched(f"{server.url}/none", "bot") == (404, b"", None)
+    assert robots._fetched("http://127.0.0.1:9/robots.txt", "bot") == (None, b"", None)
+    assert robots._fetched(f"{server.url}/x", "b\u00f6t \u2026") == (None, b"", None)
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "statuses"),
+    [
+        ("/rules.txt", 200, {"302": 1, "200": 1}),
+        ("/robots.txt", 302, {"302": 6}),
+        ("http://another.example/x", 302, {"302": 1}),
+        ("file:///etc/passwd", 302, {"302": 1}),
+    ],
+)
+def test_each_redirect_within_the_site_takes_a_turn(
+    server: Server, place: str, status: int, statuses: dict[str, int]
+) -> None:
+    server.places["/robots.txt"] = place
+    leases = SiteLeases(f"{server.url}/leases", "t")
+    shared = robots.SharedRobots(leases)
+    shared._fetch(server.url, "/robots.txt", "robots")
+    leases.close()
+    (report,) = [call["robots"] for call in server.calls if "robots" in call]
+    assert report["status"] == status
+    last = [call for call in server.calls if "sites" in call][-1]["sites"]["127.0.0.1"]
+    assert last["statuses"] == statuses
+
+
+def test_sites_that_do_not_answer_delay_no_others(server: Server) -> None:
+    """Each connection to them opens, but nothing ever comes."""
+    leases = SiteLeases(f"{server.url}/leases", "t")
+    shared = robots.SharedRobots(leases)
+    found: list[Any] = []
+    with contextlib.ExitStack() as silent:
+        for _ in range(8):
+            dead = silent.enter_context(socket.create_server(("127.0.0.1", 0)))
+            shared.when_known("http", f"127.0.0.1:{dead.getsockname()[1]}", found.append)
+        shared.when_known("http", f"127.0.0.1:{server.server_port}", found.append)
+        wait_until(lambda: found, 30)
+    leases.close()
+    assert found[0] == (200, b"User-agent: *\n"), "before the first of them is given up"
+
+
+def test_after_too_many_origins_the_rules_are_unknown(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(robots, "ORIGINS_MAX", 1)
+    leases = SiteLeases(f"{server.url}/leases", "t")
+    shared = robots.SharedRobots(leases)
+    found: list[Any] = []
+    for host in (f"127.0.0.1:{server.server_port}", "b.example", "c.example"):
+        shared.when_known("http", host, found.append)
+    assert found == [None, None]
+    wait_until(lambda: len(found) == 3, 30)
+    leases.close()
+    assert found[-1] == (200, b"User-agent: *\n")
+
+
+@pytest.mark.parametrize("status", [0, 99, 600, 999, None])
+def test_the_gateway_accepts_the_report_of_each_status(
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    monkeypatch.setattr(robots, "_fetched", lambda url, agent: robots._Response(status))
+    leases = SiteLeases(f"{server.url}/leases", "t")
+    robots.SharedRobots(leases)._fetch(server.url, "/robots.txt", "robots")
+    leases.close()
+    (report,) = [call for call in server.calls if "robots" in call]
+    assert RobotsCall.model_validate(report).robots == SiteFile(status=None)
 
 
 def test_a_process_fetches_both_files_once_and_tells_all_that_wait(server: Server) -> None:

@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from crawl_runner_leases import SiteLeases
 
@@ -30,9 +30,10 @@ FILE_MAX = 512 * 1024
 FETCH_S = 10.0
 TURN_S = 30.0
 WAIT_S = 20.0
-#: The maximum number of origins of this process, of threads, and of redirects.
+#: The maximum number of origins of this process, of threads, and of redirects. A site that does not
+#: answer occupies a thread for up to ``FETCH_S`` seconds, and a closed one for ``TURN_S``.
 ORIGINS_MAX = 1000
-_THREADS = 4
+_THREADS = 32
 _REDIRECTS = 5
 #: Seconds for which a request for robots.txt waits for the file that a task fetches for all, and
 #: between two reports of the rights that an origin reserves.
@@ -82,16 +83,20 @@ class SharedRobots:
     def when_known(
         self, scheme: str, authority: str, function: Callable[[RobotsFile | None], object]
     ) -> None:
-        """Call ``function`` in any thread with the robots.txt; with ``None`` if it is unknown."""
+        """Call ``function`` in any thread with the robots.txt; with ``None`` if it is unknown, as
+        after ``ORIGINS_MAX`` others.
+        """
         origin = _origin(scheme, authority)
         with self._lock:
-            known = origin in self._known
-            if not known:
-                if origin not in self._waiting:
+            waits = origin not in self._known
+            if waits and origin not in self._waiting:
+                waits = len(self._waiting) + len(self._known) < ORIGINS_MAX
+                if waits:
                     self._begin(origin)
+            if waits:
                 self._waiting[origin].append(function)
-        if known:
-            function(self._known[origin])
+        if not waits:
+            function(self._known.get(origin))
 
     def note(self, scheme: str, authority: str, header: Callable[[str], str | None]) -> None:
         """Report it if a response reserves the rights of text and data mining. ``header`` returns
@@ -129,7 +134,7 @@ class SharedRobots:
         with contextlib.suppress(*_FAILURES):
             answer = self._learn(origin)
         self._publish(origin, answer)
-        if answer.get("fetched"):
+        if answer.get("fetched") and answer.get("status") is not None:
             self._fetch(origin, "/.well-known/tdmrep.json", "tdm")
 
     def _learn(self, origin: str) -> Any:
@@ -167,14 +172,31 @@ class SharedRobots:
 
     def _fetch(self, origin: str, path: str, name: str) -> Any:
         """Fetch a file for all, and return what the gateway answers."""
-        host = urlsplit(origin).hostname or ""
+        url = origin + path
+        response = self._request(url)
+        for _ in range(_REDIRECTS):
+            target = _target(url, response)
+            if target is None:
+                break
+            url = target
+            response = self._request(url)
+        status = response.status
+        file = {
+            # The gateway knows no other statuses.
+            "status": status if status is not None and 100 <= status < 600 else None,
+            "body": base64.b64encode(response.body).decode(),
+        }
+        return self._share({"origin": origin, "agent": self.agent[:_AGENT_MAX], name: file})
+
+    def _request(self, url: str) -> _Response:
+        """Request a page in the turn of its host."""
+        host = urlsplit(url).hostname or ""
         lane = self._turn(host)
         status: int | None = None
         try:
-            status, body = _fetched(origin + path, self.agent)
-            file = {"status": status, "body": base64.b64encode(body).decode()}
-            call = {"origin": origin, "agent": self.agent[:_AGENT_MAX], name: file}
-            return self._share(call)
+            response = _fetched(url, self.agent)
+            status = response.status
+            return response
         finally:
             self._leases.end(host, lane, status)
 
@@ -207,26 +229,42 @@ def _origin(scheme: str, authority: str) -> str:
     return f"{scheme}://{authority.rpartition('@')[2].lower()}"
 
 
-class _SameSite(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within a site, so that its rules are never the data of another server."""
+class _Response(NamedTuple):
+    """A response: its status, or ``None`` without one, the first part of its body, and where it
+    redirects to.
+    """
 
-    max_redirections = _REDIRECTS
-
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> Any:
-        before = urlsplit(req.full_url)
-        after = urlsplit(newurl)
-        hosts = sorted((before.hostname or "", after.hostname or ""), key=len)
-        same = hosts[0] == hosts[1] or hosts[1].endswith(f".{hosts[0]}")
-        if after.scheme not in ("http", "https") or not same:
-            return None
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    status: int | None
+    body: bytes = b""
+    location: str | None = None
 
 
-def _fetched(url: str, agent: str) -> tuple[int | None, bytes]:
-    """Return the status of the response and the first part of its body; ``None`` without one."""
-    opener = urllib.request.build_opener(_SameSite)
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirects, because each one waits for a turn of its own."""
+
+    def redirect_request(self, *args: Any) -> None:
+        return None
+
+
+def _target(url: str, response: _Response) -> str | None:
+    """Return the URL to which a response redirects; ``None`` outside of the site, whose rules are
+    never the data of another server.
+    """
+    if response.status not in (301, 302, 303, 307, 308) or not response.location:
+        return None
+    try:
+        target = urljoin(url, response.location)
+        after = urlsplit(target)
+    except ValueError:
+        return None
+    hosts = sorted((urlsplit(url).hostname or "", after.hostname or ""), key=len)
+    same = hosts[0] == hosts[1] or hosts[1].endswith(f".{hosts[0]}")
+    return target if after.scheme in ("http", "https") and same else None
+
+
+def _fetched(url: str, agent: str) -> _Response:
+    """Request a page."""
+    opener = urllib.request.build_opener(_NoRedirects)
     headers = {"User-Agent": agent, "Accept-Encoding": "identity"}
     until = time.monotonic() + FETCH_S
     try:
@@ -238,9 +276,9 @@ def _fetched(url: str, agent: str) -> tuple[int | None, bytes]:
                 if not part:
                     break
                 body += part
-            return response.status, bytes(body)
+            return _Response(response.status, bytes(body))
     except urllib.error.HTTPError as error:
         error.close()
-        return error.code, b""
+        return _Response(error.code, location=error.headers.get("Location"))
     except (OSError, ValueError, http.client.HTTPException):
-        return None, b""
+        return _Response(None)
