@@ -40,7 +40,7 @@ GRANT UPDATE, DELETE ON lifecycle.audit_report TO services@'%';
 GRANT UPDATE ON lifecycle.canary TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.package TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.package_version TO services@'%';
-GRANT UPDATE ON lifecycle.site TO services@'%';
+GRANT UPDATE, DELETE ON lifecycle.site TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.run_site TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.site_ticket TO services@'%';
 GRANT UPDATE, DELETE ON lifecycle.site_lease TO services@'%';

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crawler_lifecycle.runner
-from crawler_lifecycle.features.sites.domain.closing import Block, SiteState, blocked, passed
+from crawler_lifecycle.features.sites.domain.closing import (
+    STRANGER_MAX_S,
+    Block,
+    SiteState,
+    blocked,
+    passed,
+)
 from crawler_lifecycle.features.sites.domain.lanes import (
+    LEASE_S,
+    LEAVE_S,
     LONG_LEASE_S,
     LONG_RENEW_S,
+    RENEW_S,
     ROUND_S,
     SETTLED_S,
     SLACK_S,
@@ -122,7 +132,7 @@ class World:
         if self.now < self.away_until:
             return
         now = self.now + self.clock_ahead
-        steady = self.clock.is_steady(now, self.now)
+        steady = self.clock.is_steady(now, self.now, self.now)
         wanted = asked["wanted"]
         if wanted and not asked["kept"]:
             self.line.join(task.name, self.now)
@@ -318,6 +328,60 @@ def test_a_task_that_never_returns_a_lane_loses_it_when_others_wait() -> None:
     assert now < 200
 
 
+@pytest.mark.parametrize("lanes_left", [1, 0])
+def test_a_request_in_progress_may_end_long_after_its_lane_began_to_leave(lanes_left: int) -> None:
+    """It began an hour after the lane was given, when another task came or a lane was removed."""
+    begun = 3_600.0
+    leases: Sequence[LaneLease] = [LaneLease(0, "1.0.1", 0.0, begun + LEASE_S)]
+    keeps = LeaseRequest("1.0.1", 1, [0])
+    comes = LeaseRequest("2.0.1", 1)
+    for second in range(int(LEAVE_S)):
+        now = begun + second
+        assigned = assign_lanes(leases, [comes, keeps], lanes_left, now, others_wait=True)
+        leases = assigned.leases
+        [lease] = leases
+        assert (lease.holder, lease.leaves) == ("1.0.1", True)
+        assert assigned.leaves_s(lease, 6.0, now) == 0
+    for second in range(math.ceil(LEASE_S) + 1):
+        now = begun + LEAVE_S + second
+        leases = assign_lanes(leases, [comes, keeps], lanes_left, now, others_wait=True).leases
+    assert [lease.holder for lease in leases] == ["2.0.1"] * lanes_left
+
+
+def test_a_task_alone_on_several_hosts_of_a_site_renews_seldom() -> None:
+    held = [LaneLease(n, f"1.0.1/{n}", 0.0, 10.0 + LEASE_S) for n in range(2)]
+    renewed = [LeaseRequest(lease.holder, 1, [lease.lane]) for lease in held]
+    assert assign_lanes(held, renewed, 3, SETTLED_S).renew_s == LONG_RENEW_S
+    other = [held[0], replace(held[1], holder="2.0.1/1")]
+    both = [LeaseRequest(lease.holder, 1, [lease.lane]) for lease in other]
+    assert assign_lanes(other, both, 3, SETTLED_S).renew_s == RENEW_S
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.floats(0, 1)), min_size=1))
+def test_a_slow_answer_is_no_sign_of_a_clock_that_was_set(
+    answers: list[tuple[float, float]],
+) -> None:
+    """``answers`` are seconds that each one took, and the part of them before the time was read."""
+    clock = SteadyClock()
+    now = 0.0
+    for took, part in answers:
+        assert clock.is_steady(1e9 + now + took * part, now, now + took)
+        now += took + 1
+
+
+@given(st.lists(st.floats(0, 20)), st.floats(1.1, 1e6) | st.floats(-1e6, -1.1))
+def test_a_clock_that_was_set_is_noticed(slow: list[float], jump_s: float) -> None:
+    clock = SteadyClock()
+    assert clock.is_steady(1e9, 0.0, 0.0)
+    now = 1.0
+    for took in slow:
+        assert clock.is_steady(1e9 + now, now, now + took)
+        now += took
+    assert not clock.is_steady(1e9 + now + jump_s, now, now)
+    assert not clock.is_steady(1e9 + now + LONG_LEASE_S - 1 + jump_s, *[now + LONG_LEASE_S - 1] * 2)
+    assert clock.is_steady(1e9 + now + LONG_LEASE_S + jump_s, *[now + LONG_LEASE_S] * 2)
+
+
 def test_a_site_rests_longer_each_time_and_never_shorter() -> None:
     limits = SiteLimits(rest_s=60)
     state = blocked(SiteState(), Block(429), limits, 0.0)
@@ -329,3 +393,14 @@ def test_a_site_rests_longer_each_time_and_never_shorter() -> None:
     again = blocked(state, Block(503), limits, 60.0)
     assert (again.closed_until, again.closures) == (180.0, 2)
     assert passed(again, 180.0) == SiteState()
+
+
+@given(st.none() | st.floats(0, 1e9), st.integers(0, 30))
+def test_a_stranger_closes_a_site_for_an_hour_at_most(retry_s: float | None, before: int) -> None:
+    state = SiteState(0.0, before)
+    stranger = replace(Block.of(429, retry_s), most_s=STRANGER_MAX_S)
+    after = blocked(state, stranger, SiteLimits(), 100.0)
+    assert 1 <= after.closed_s(100.0) <= STRANGER_MAX_S
+    own = blocked(state, Block.of(429, retry_s), SiteLimits(), 100.0)
+    assert own.closed_until >= after.closed_until
+    assert blocked(own, stranger, SiteLimits(), 101.0).closed_until >= own.closed_until

@@ -12,8 +12,8 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.features.sites.domain.robots import CLAIM_S, FAILED_S, VALID_S
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
 from crawler_lifecycle.features.sites.store.entries import entries_for
-from crawler_lifecycle.features.sites.store.leases import LeaseCall
-from crawler_lifecycle.features.sites.store.robots import FetchedFile, RobotsStore
+from crawler_lifecycle.features.sites.store.leases import LeaseCall, LeaseStore, SiteReport
+from crawler_lifecycle.features.sites.store.robots import FetchedFile, RobotsAnswer, RobotsStore
 from crawler_lifecycle.features.sites.store.sites import BLOCKS_KEPT_S
 from crawler_lifecycle.features.sites.store.tables import (
     run_robots,
@@ -21,6 +21,7 @@ from crawler_lifecycle.features.sites.store.tables import (
     site,
     site_robots,
 )
+from crawler_lifecycle.store.runs.tables import run_history
 from tests.contracts.store.harness import Harness
 
 SHOP = "shop.example"
@@ -147,8 +148,38 @@ def test_it_is_forgotten_after_a_month(fleet: Fleet) -> None:
     fleet.age(VALID_S + 1)
     fleet.store.sites.remove_old()
     assert fleet.rows(site_robots) == []
-    assert [row["crawl_delay"] for row in fleet.rows(site)] == [None]
+    assert fleet.rows(site) == [], "its crawl delay went with it"
     assert fleet.rate() is None
+
+
+def test_a_run_that_does_not_name_a_site_publishes_no_rules_for_other_projects(
+    fleet: Fleet,
+) -> None:
+    """It may not fetch while they name the site, and what it fetched before does not hold for
+    them.
+    """
+    fleet.store.sites.set_limits(SHOP, SiteLimits(connections=4), "ann")
+    leases = LeaseStore(fleet.store.database)
+    fence = fleet.harness.deployed("stranger")
+    with fleet.store.database.writing() as conn:
+        conn.execute(update(run_history).values(project="b"))
+    stranger = LeaseCall(fence.run_id, fence.run_uid, 0, 1, {SHOP: SiteReport(SHOP, 1)})
+    [answers] = leases.answer([stranger])
+    assert answers is not None
+    assert answers[SHOP].lanes
+    fleet.fetch(stranger)
+    owner = fleet.visit("owner")
+    fleet.age(CLAIM_S)
+    fleet.fetch(owner, FetchedFile(200, b"User-agent: *\n"))
+    assert fleet.rate() is None
+    known = fleet.robots.ask(stranger, ORIGIN)
+    assert known is not None
+    assert known.status == 200
+    fleet.age(VALID_S + 1)
+    assert fleet.robots.ask(stranger, ORIGIN) == RobotsAnswer()
+    with pytest.raises(NotInThisState, match="runs of another project name"):
+        fleet.robots.reserve(stranger, ORIGIN, None)
+    fleet.fetch(owner)
 
 
 def test_a_clock_that_was_set_back_keeps_nothing_forever(fleet: Fleet) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +14,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import insert, select, update
 
+from crawler_lifecycle.domain.errors import StoreRefused, StoreUnavailable
 from crawler_lifecycle.features.sites.domain.lanes import LONG_LEASE_S, PACE
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.gateway.leases import LeaseDesk
 from crawler_lifecycle.features.sites.store import leases as leases_module
 from crawler_lifecycle.features.sites.store import minutes as minutes_module
 from crawler_lifecycle.features.sites.store.entries import FRESH
+from crawler_lifecycle.features.sites.store.leases import LeaseCall, SiteAnswer
 from crawler_lifecycle.features.sites.store.tables import (
     run_site,
     site,
@@ -68,13 +72,15 @@ class Tasks:
         with self.harness.store.database.reading() as conn:
             return [dict(row) for row in conn.execute(select(table)).mappings()]
 
-    def post(self, run_id: int, sites: dict[str, Any], token: str | None = None) -> Any:
+    def post(
+        self, run_id: int, sites: dict[str, Any], token: str | None = None, **query: str
+    ) -> Any:
         if token is None:
             claim = TaskClaim(Purpose.LEASES, self.harness.ref(run_id), 0, 1)
             token = sign_task(KEY, claim)
         path = f"/v1/runs/{run_id}/tasks/0/attempts/1/leases"
         headers = {"Authorization": f"Bearer {token}"}
-        return self.client.post(path, headers=headers, json={"sites": sites})
+        return self.client.post(path, headers=headers, json={"sites": sites}, params=query)
 
     def ask(self, run_id: int, host: str = SHOP, wanted: int = 1, **more: Any) -> Any:
         answer = self.post(run_id, {host: {"wanted": wanted, **more}})
@@ -100,8 +106,58 @@ def test_tasks_of_all_runs_share_the_lanes_of_a_site(tasks: Tasks) -> None:
     others = tasks.ask(second, "de.shop.example", wanted=3)
     numbers = [lane["lane"] for lane in [*mine["lanes"], *others["lanes"]]]
     assert sorted(numbers) == [0, 1, 2, 3]
-    assert tasks.ask(first, wanted=0)["lanes"] == []
-    assert len(tasks.ask(second, wanted=4, kept=numbers[3:])["lanes"]) == 4
+    assert tasks.ask(first, "WWW.Shop.example", wanted=0)["lanes"] == []
+    kept = {"wanted": 4, "kept": numbers[3:]}
+    assert len(tasks.ask(second, "de.shop.example", **kept)["lanes"]) == 4
+
+
+def test_processes_of_a_task_that_say_so_have_lanes_of_their_own(tasks: Tasks) -> None:
+    tasks.limit(SHOP, connections=2)
+    run_id = tasks.start()
+    told = [tasks.post(run_id, {SHOP: {"wanted": 1}}, process=name) for name in ("a1", "b2", "c3")]
+    lanes = [answer.json()["sites"][SHOP]["lanes"] for answer in told]
+    assert [[lane["lane"] for lane in mine] for mine in lanes] == [[0], [1], []]
+    wrong = tasks.post(run_id, {SHOP: {"wanted": 1}}, process="not one")
+    assert wrong.status_code == 422
+    assert "process" in wrong.text
+
+
+class RefusingStore:
+    """A database that refuses what the task of run 3 reports."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.calls = 0
+
+    def answer(self, calls: Sequence[LeaseCall]) -> list[dict[str, SiteAnswer]]:
+        self.calls += 1
+        if any(call.run_id == 3 for call in calls):
+            raise self.error
+        return [{SHOP: SiteAnswer(f"site of {call.run_id}")} for call in calls]
+
+
+async def ask_together(store: RefusingStore) -> list[Any]:
+    """Let a task of each run from 0 to 7 ask. Return the answers and errors."""
+    desk = LeaseDesk(store)  # type: ignore[arg-type]
+    calls = (desk.answer(LeaseCall(run_id, None, 0, 1, {})) for run_id in range(8))
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_a_call_that_the_database_refuses_fails_alone() -> None:
+    store = RefusingStore(StoreRefused("out of range"))
+    answers = asyncio.run(ask_together(store))
+    refused = answers.pop(3)
+    assert isinstance(refused, StoreRefused)
+    names = [answer[SHOP].site for answer in answers]
+    assert names == [f"site of {run_id}" for run_id in (0, 1, 2, 4, 5, 6, 7)]
+    assert store.calls <= 7
+
+
+def test_a_database_that_is_down_is_not_asked_for_each_call() -> None:
+    store = RefusingStore(StoreUnavailable("away"))
+    answers = asyncio.run(ask_together(store))
+    assert [type(answer) for answer in answers] == [StoreUnavailable] * 8
+    assert store.calls == 1
 
 
 def test_a_run_of_a_project_token_leases_lanes_and_closes_its_site(
@@ -197,8 +253,12 @@ def test_a_site_is_closed_for_a_day_at_most(tasks: Tasks) -> None:
     tasks.limit(SHOP, connections=1)
     run_id = tasks.start()
     tasks.ask(run_id)
-    answer = tasks.ask(run_id, block={"status": 503, "retry_after_s": 1e300})
-    assert answer["closed_s"] == pytest.approx(86_400, abs=1)
+    block = {"status": 503, "retry_after_s": 1e300}
+    closed_s = tasks.ask(run_id, block=block)["closed_s"]
+    assert closed_s == pytest.approx(3_600, abs=1), "another project may name it"
+    with tasks.harness.store.database.writing() as conn:
+        conn.execute(insert(run_site).values(run_id=run_id, host=SHOP, site=SHOP))
+    assert tasks.ask(run_id, block=block)["closed_s"] == pytest.approx(86_400, abs=1)
     for wrong in (-1.0, "soon", True):
         told = tasks.post(
             run_id, {SHOP: {"wanted": 0, "block": {"status": 429, "retry_after_s": wrong}}}

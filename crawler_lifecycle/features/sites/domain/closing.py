@@ -9,6 +9,9 @@ from .site import SiteLimits
 #: The longest time for which one response closes a site, in seconds. A site that demands more is
 #: probed after a day.
 CLOSED_MAX_S = 86_400.0
+#: The same for a response to a run that does not name the site, and may be of another project than
+#: those that do.
+STRANGER_MAX_S = 3_600.0
 #: The maximum number of times that the rest doubles.
 _DOUBLINGS_MAX = 20
 
@@ -18,11 +21,12 @@ class Block:
     """A response with which a site refuses requests.
 
     ``retry_after_s`` are the seconds of its header ``Retry-After``, if it has one. Some reports
-    contain no status.
+    contain no status. ``most_s`` is the longest time for which it closes the site.
     """
 
     status: int | None
     retry_after_s: float | None = None
+    most_s: float = CLOSED_MAX_S
 
     @classmethod
     def of(cls, status: int | None, retry_after_s: float | None) -> Block:
@@ -62,7 +66,7 @@ def blocked(state: SiteState, block: Block, limits: SiteLimits, now: float) -> S
         rest = limits.rest_s * 2 ** min(closures - 1, _DOUBLINGS_MAX)
     else:
         return state
-    until = now + min(max(rest, 1.0), CLOSED_MAX_S)
+    until = now + min(max(rest, 1.0), block.most_s)
     return SiteState(max(until, state.closed_until), closures)
 
 

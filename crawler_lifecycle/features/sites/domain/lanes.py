@@ -26,7 +26,7 @@ RENEW_S = 3.5
 #: The same for a task that has had the site to itself for ``SETTLED_S``, and leaves a lane free for
 #: the next task.
 LONG_LEASE_S = 30.0
-LONG_RENEW_S = 15.0
+LONG_RENEW_S = 20.0
 SETTLED_S = 10.0
 #: The limits of the seconds after which a task that waits for a lane asks again. Those that are
 #: next in line ask the most often.
@@ -39,7 +39,8 @@ ABSENT_S = 3.0
 #: the seconds in which each of them gets a turn, if these limits allow it.
 TURN_RANGE_S = (1.5, 6.0)
 ROUND_S = 60.0
-#: Seconds after the turn in which a request in progress may end. Then the lane is not renewed.
+#: Seconds in which a request in progress may end after its lane began to leave. Later, the lane is
+#: not renewed.
 LEAVE_S = 180.0
 #: Seconds by which a request may begin late.
 SLACK_S = 0.1
@@ -58,12 +59,25 @@ class LaneLease:
 
     lane: int
     holder: str
+    """The name of the task. What may follow after a slash keeps apart its lanes at several hosts of
+    the site.
+    """
     since: float
+    """When it was given, or when it began to leave."""
     until: float
     leaves: bool = False
     """True if no further request may begin. The holder returns the lane when its request there has
     ended.
     """
+
+    @property
+    def task(self) -> str:
+        """The name of the task that holds it."""
+        return self.holder.partition("/")[0]
+
+    def leave(self, now: float) -> LaneLease:
+        """Return the lease of a lane in which no further request may begin."""
+        return self if self.leaves else replace(self, leaves=True, since=now)
 
     def at(self, now: float) -> LaneLease:
         """Return the lease with possible times, in case the clock was set back since."""
@@ -99,6 +113,8 @@ class Assignment:
 
     def leaves_s(self, lease: LaneLease, turn: float, now: float) -> float | None:
         """Return the seconds until the turn in a lane is over; ``None`` if nobody is waiting."""
+        if lease.leaves:
+            return 0.0
         return max(0.0, lease.since + turn - now) if self.contended else None
 
 
@@ -166,17 +182,24 @@ class SteadyClock:
         self._ahead_s: float | None = None
         self._unsteady_until = -math.inf
 
-    def is_steady(self, now: float, monotonic: float) -> bool:
+    def is_steady(self, now: float, sent: float, received: float) -> bool:
         """Return false for ``LONG_LEASE_S`` seconds after the clock was set. Then all leases that
         the tasks believe to have are over.
 
-        ``now`` is the database's time, and ``monotonic`` that of a clock that nobody sets.
+        ``now`` is the time that the database read between ``sent`` and ``received``, which are
+        those of a clock that nobody sets. A slow answer is no sign of a clock that was set.
         """
-        ahead_s = now - monotonic
-        if self._ahead_s is not None and abs(ahead_s - self._ahead_s) > SET_S:
-            self._unsteady_until = monotonic + LONG_LEASE_S
+        least = now - received
+        most = now - sent
+        if self._ahead_s is None:
+            # The next answers are compared with this one, so it must be exact.
+            self._ahead_s = most if most - least < SET_S else None
+            return True
+        ahead_s = min(max(self._ahead_s, least), most)
+        if abs(ahead_s - self._ahead_s) > SET_S:
+            self._unsteady_until = received + LONG_LEASE_S
         self._ahead_s = ahead_s
-        return monotonic >= self._unsteady_until
+        return received >= self._unsteady_until
 
 
 def lane_count(limits: SiteLimits) -> int:
@@ -232,16 +255,17 @@ def assign_lanes(
 
 def _renewed(lease: LaneLease, lanes: int, now: float) -> LaneLease:
     """Return the lease of a holder that still uses the lane."""
-    leaves = lease.leaves or lease.lane >= lanes
-    if leaves and now - lease.since > TURN_RANGE_S[1] + LEAVE_S:
-        return replace(lease, leaves=True)
+    if lease.lane >= lanes:
+        lease = lease.leave(now)
+    if lease.leaves and now - lease.since > LEAVE_S:
+        return lease
     # Never earlier: the holder may not receive the answer.
-    return replace(lease, until=max(lease.until, now + LEASE_S), leaves=leaves)
+    return replace(lease, until=max(lease.until, now + LEASE_S))
 
 
 def _is_settled(leases: Sequence[LaneLease], asking: Collection[str], now: float) -> bool:
     """Return whether one task, which asks now, has had the site to itself for ``SETTLED_S``."""
-    return len({lease.holder for lease in leases}) == 1 and all(
+    return len({lease.task for lease in leases}) == 1 and all(
         lease.holder in asking and not lease.leaves and now - lease.since >= SETTLED_S
         for lease in leases
     )
@@ -285,4 +309,4 @@ def _end_turn(leases: list[LaneLease], holder: str, turn: float, now: float) -> 
         return
     oldest = min(mine, key=lambda lease: lease.since)
     if len(mine) > 1 or now - oldest.since >= turn:
-        leases[leases.index(oldest)] = replace(oldest, leaves=True)
+        leases[leases.index(oldest)] = oldest.leave(now)

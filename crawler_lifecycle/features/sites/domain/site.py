@@ -7,6 +7,7 @@ this host and all hosts below it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -54,7 +55,8 @@ def site_name(text: str, field: str = "site") -> str:
     return host_of(text, field)
 
 
-def candidates(host: str) -> list[str]:
+@functools.lru_cache(20_000)
+def candidates(host: str) -> tuple[str, ...]:
     """Return the names of entries that can hold for a host, the closest first, without ``*``.
 
     Example: ``de.shop.example`` gives ``de.shop.example``, ``*.de.shop.example``,
@@ -63,7 +65,7 @@ def candidates(host: str) -> list[str]:
     labels = host.split(".")
     below = [".".join(labels[n:]) for n in range(len(labels))]
     patterns = [] if is_address(host) else [_PATTERN + name for name in below]
-    return list(dict.fromkeys([host, *patterns, domain_of(host)]))
+    return tuple(dict.fromkeys([host, *patterns, domain_of(host)]))
 
 
 def site_of(host: str, entries: Mapping[str, object]) -> str:

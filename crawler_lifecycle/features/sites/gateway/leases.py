@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from fastapi import FastAPI, Path
+from fastapi import FastAPI, Path, Query
 from pydantic import AfterValidator, Field
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.errors import StoreRefused, StoreUnavailable
 from crawler_lifecycle.domain.hosts import HOST_MAX, host_of
 from crawler_lifecycle.gateway.access.operations import caller_run
 from crawler_lifecycle.gateway.api.paging import Id
@@ -38,7 +39,7 @@ PROXY_LENGTH_MAX = 255
 CALLS_MAX = 1000
 #: Seconds for which a call that only renews leases waits for others, because one transaction for
 #: many calls costs much less.
-PATIENCE_S = 0.25
+PATIENCE_S = 0.5
 
 _Lane = Annotated[int, Field(ge=0, lt=1000)]
 
@@ -98,13 +99,13 @@ class SiteDemand(StrictBody):
         description="the part of `statuses` that came through each proxy, such as `proxy:3128`",
     )
 
-    def to_report(self) -> SiteReport:
+    def to_report(self, host: str) -> SiteReport:
         block = None
         if self.block is not None:
             block = Block.of(self.block.status, self.block.retry_after_s)
         statuses = {status: count for status, count in self.statuses.items() if count}
         return SiteReport(
-            self.wanted, self.kept, block, self.passed, statuses, self.refused, self.proxies
+            host, self.wanted, self.kept, block, self.passed, statuses, self.refused, self.proxies
         )
 
 
@@ -192,24 +193,35 @@ class LeaseDesk:
         batch: dict[str, tuple[LeaseCall, asyncio.Future[Answers]]] = {}
         rest = []
         for call, future in self._waiting:
-            if call.holder in batch:
+            if call.task in batch:
                 rest.append((call, future))
             elif not future.done():
-                batch[call.holder] = call, future
+                batch[call.task] = call, future
         self._waiting = rest
-        futures = [future for _, future in batch.values()]
-        try:
-            answers = await run_in_threadpool(
-                self._store.answer, [call for call, _ in batch.values()]
-            )
-        except Exception as error:  # every caller gets it
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for future, found in zip(futures, answers, strict=True):
-            if not future.done():
+        calls = [call for call, _ in batch.values()]
+        answers = await run_in_threadpool(self._answers, calls)
+        for (_, future), found in zip(batch.values(), answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(found, Exception):
+                future.set_exception(found)
+            else:
                 future.set_result(found)
+
+    def _answers(self, calls: Sequence[LeaseCall]) -> list[Answers | Exception]:
+        """Return the answer to each call, or its error.
+
+        A call that the database refuses must not fail the others, so they are divided until it is
+        alone.
+        """
+        try:
+            return [*self._store.answer(calls)]
+        except Exception as error:
+            is_down = isinstance(error, StoreUnavailable) and not isinstance(error, StoreRefused)
+            if is_down or len(calls) == 1:
+                return [error] * len(calls)
+        half = len(calls) // 2
+        return [*self._answers(calls[:half]), *self._answers(calls[half:])]
 
 
 def not_executing(call: LeaseCall) -> Problem:
@@ -232,27 +244,28 @@ def add_leases(app: FastAPI, gateway: Gateway) -> None:
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
         body: BodyOf[LeaseDemands],
+        process: Annotated[
+            str,
+            Query(
+                pattern="^[0-9A-Za-z_-]{0,32}$",
+                description="a name for the process, if several processes of the task ask",
+            ),
+        ] = "",
     ) -> Leases:
         """Lease lanes of sites, renew them and return them.
 
         The crawler of a task calls this with the token in `CRAWL_LEASES_TOKEN`. All tasks together
         keep the limits of each site, and a refused request closes the site for all of them.
         """
-        reports: dict[str, SiteReport] = {}
-        hosts = {given: _host(given) for given in body.sites}
-        for given, demand in body.sites.items():
-            host = hosts[given]
-            report = demand.to_report()
-            reports[host] = reports[host] + report if host in reports else report
+        reports = {host: demand.to_report(_host(host)) for host, demand in body.sites.items()}
         run = caller_run()
         uid = None
         if run is not None:
             uid = run.uid
         elif not await run_in_threadpool(tasks.recorded_tasks, [(run_id, index, attempt)]):
             raise no_task(run_id, index, attempt)
-        answers = await desk.answer(LeaseCall(run_id, uid, index, attempt, reports))
-        leases = {host: _lease(answer) for host, answer in answers.items()}
-        return Leases(sites={given: leases[host] for given, host in hosts.items()})
+        answers = await desk.answer(LeaseCall(run_id, uid, index, attempt, reports, process))
+        return Leases(sites={host: _lease(answer) for host, answer in answers.items()})
 
 
 @functools.lru_cache(20_000)

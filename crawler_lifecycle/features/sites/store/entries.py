@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Insert, func, insert, or_, select, update
+from sqlalchemy import Connection, Insert, func, insert, or_, select, text, update
 from sqlalchemy.dialects import mysql
 
 from crawler_lifecycle.store.base.bulk import change_in, rows_in
@@ -24,13 +24,15 @@ FRESH: Mapping[str, Any] = {
 #: The difference between the time of day and the clock of this process, which an adjustment of the
 #: time of day does not change.
 _AHEAD_S = time.time() - time.monotonic()
+#: In UTC, because an hour of local time comes twice when summer time ends.
+_NOW = text("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000")
 
 
 def db_now(conn: Connection) -> float:
     """Return the time of the clock that all users of this database share, in seconds since 1970."""
     if conn.dialect.name == "sqlite":
         return _AHEAD_S + time.monotonic()
-    return float(conn.execute(select(func.unix_timestamp(func.now(6)))).scalar_one())
+    return float(conn.execute(_NOW).scalar_one())
 
 
 def entries_for(conn: Connection, hosts: Collection[str]) -> dict[str, tuple[str, SiteLimits]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, delete, or_, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.store.base.bulk import change_in, chunks, insert_rows, rows_in
@@ -16,7 +16,7 @@ from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.engine import Database
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 
-from ..domain.closing import Block, SiteState, passed
+from ..domain.closing import CLOSED_MAX_S, STRANGER_MAX_S, Block, SiteState, passed
 from ..domain.lanes import (
     ASK_RANGE_S,
     LaneLease,
@@ -32,7 +32,7 @@ from ..domain.lanes import (
 from ..domain.site import SiteLimits
 from .blocks import close, record_block
 from .entries import FRESH, change_site, db_now, entries_for, lock_sites
-from .minutes import added, count_proxies, count_statuses
+from .minutes import count_proxies, count_statuses
 from .tables import run_robots, run_site, site, site_lease
 
 #: Seconds for which the limits of a host are cached, and the maximum number of these hosts.
@@ -43,8 +43,12 @@ FREE_S = 60.0
 CLOSED_S = 30.0
 #: The maximum number of sites with a line of waiting tasks.
 LINES_MAX = 20_000
-#: Seconds after the end of a lease in which its task may still close the site.
-REPORT_S = 60.0
+#: Seconds after the end of a lease in which its task may still close the site, because the response
+#: may be late, and the maximum number of such tasks at one site.
+REPORT_S = 180.0
+LEFT_MAX = 64
+#: The number of the first row about a task that has left. A lane has a lower number.
+_LEFT = 1000
 _ALIVE = [status.value for status in TaskStatus if not status.terminal]
 _LEASE = [column.name for column in fields(LaneLease)]
 
@@ -53,6 +57,7 @@ _LEASE = [column.name for column in fields(LaneLease)]
 class SiteReport:
     """The demand of a task at one host, and its report since the last call."""
 
+    host: str
     wanted: int
     kept: Collection[int] = ()
     block: Block | None = None
@@ -65,23 +70,13 @@ class SiteReport:
     proxies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The part of ``statuses`` that came through each proxy."""
 
-    def __add__(self, other: SiteReport) -> SiteReport:
-        """Return both reports as one, for two hosts of one site."""
-        kept = {*self.kept, *other.kept}
-        block = self.block or other.block
-        statuses = Counter(self.statuses) + Counter(other.statuses)
-        passed = self.passed or other.passed
-        proxies = added((self.proxies, other.proxies))
-        wanted = self.wanted + other.wanted
-        refused = self.refused + other.refused
-        return SiteReport(wanted, kept, block, passed, statuses, refused, proxies)
-
 
 @dataclass(frozen=True, slots=True)
 class LeaseCall:
-    """The reports of one task, by host.
+    """The reports of one task, by host as the task writes it.
 
-    Without ``uid``, the task may belong to any run with this number.
+    Without ``uid``, the task may belong to any run with this number. ``process`` distinguishes its
+    processes.
     """
 
     run_id: int
@@ -89,11 +84,20 @@ class LeaseCall:
     index: int
     attempt: int
     reports: Mapping[str, SiteReport]
+    process: str = ""
 
     @property
-    def holder(self) -> str:
+    def task(self) -> str:
         """The name of the task in leases."""
         return f"{self.run_id}.{self.index}.{self.attempt}"
+
+    def at(self, host: str) -> str:
+        """Return the holder of the lanes that this process of the task has at a host.
+
+        A lane that two hosts or two processes shared would be used twice.
+        """
+        place = hashlib.sha256(f"{self.process} {host}".encode()).hexdigest()
+        return f"{self.task}/{place[:12]}"
 
     @property
     def only_renews(self) -> bool:
@@ -153,22 +157,28 @@ class LeaseStore:
 
     def _answer(self, conn: Connection, calls: Sequence[LeaseCall]) -> list[Answers]:
         executing = alive(conn, calls)
-        accepted = {call.holder: call for call in calls if call.holder in executing}
-        sites = self._sites(conn, {host for call in accepted.values() for host in call.reports})
+        accepted = [call for call in calls if call.task in executing]
+        reports = [report for call in accepted for report in call.reports.values()]
+        sites = self._sites(conn, {report.host for report in reports})
         asked: dict[str, dict[str, SiteReport]] = {}
-        for holder, call in accepted.items():
+        callers: dict[str, LeaseCall] = {}
+        for call in accepted:
             for host, report in call.reports.items():
-                reports = asked.setdefault(sites[host][0], {})
-                reports[holder] = reports[holder] + report if holder in reports else report
+                holder = call.at(host)
+                asked.setdefault(sites[report.host][0], {})[holder] = report
+                callers[holder] = call
         limits = dict(sites.values())
         if len(self._lines) > LINES_MAX:
             self._lines.clear()
-        batch = _Batch(conn, self._clock, self._lines, limits, asked, accepted)
+        batch = _Batch(conn, self._clock, self._lines, limits, asked, callers)
         answers = batch.answers()
-        _count_refused(conn, accepted.values())
+        _count_refused(conn, accepted)
         return [
-            {host: answers[sites[host][0]][call.holder] for host in call.reports}
-            if call.holder in accepted
+            {
+                host: answers[sites[report.host][0]][call.at(host)]
+                for host, report in call.reports.items()
+            }
+            if call.task in executing
             else None
             for call in calls
         ]
@@ -187,24 +197,22 @@ class LeaseStore:
 def alive(conn: Connection, calls: Sequence[LeaseCall]) -> set[str]:
     """Return the names of the tasks that execute now."""
     t = task_history.c
-    uids = {call.holder: call.uid for call in calls}
+    uids = {call.task: call.uid for call in calls}
     query = (
         select(t.run_id, t.task_index, t.attempt, run_history.c.run_uid)
         .join(run_history, run_history.c.run_id == t.run_id)
         .where(t.status.in_(_ALIVE), t.superseded_by.is_(None))
         .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
     )
-    runs: dict[int, set[int]] = {}
-    for call in calls:
-        runs.setdefault(call.run_id, set()).add(call.index)
     found: set[str] = set()
-    for chunk in chunks(sorted(runs), 50):
-        # The condition has no tuples, because SQLite would then read the whole table.
-        tasks = (and_(t.run_id == run_id, t.task_index.in_(runs[run_id])) for run_id in chunk)
-        for run_id, index, attempt, uid in conn.execute(query.where(or_(*tasks))):
-            holder = f"{run_id}.{index}.{attempt}"
-            if holder in uids and uids[holder] in (None, uid):
-                found.add(holder)
+    for chunk in chunks(sorted(calls, key=lambda call: call.run_id), 50):
+        # This also reads some other tasks. With tuples, SQLite would read the whole table.
+        indexes = {call.index for call in chunk}
+        near = query.where(t.task_index.in_(sorted(indexes)))
+        for row in rows_in(conn, near, t.run_id, {call.run_id for call in chunk}):
+            task = f"{row['run_id']}.{row['task_index']}.{row['attempt']}"
+            if task in uids and uids[task] in (None, row["run_uid"]):
+                found.add(task)
     return found
 
 
@@ -212,16 +220,17 @@ def _count_refused(conn: Connection, calls: Iterable[LeaseCall]) -> None:
     """Count the requests that robots.txt did not allow, for runs that got one."""
     r = run_robots.c
     for call in calls:
-        for host, report in call.reports.items():
+        for report in call.reports.values():
             if report.refused:
-                mine = update(run_robots).where(r.run_id == call.run_id, r.host == host)
+                mine = update(run_robots).where(r.run_id == call.run_id, r.host == report.host)
                 conn.execute(mine.values(refused=r.refused + report.refused))
 
 
 class _Batch:
     """The work of one transaction: all sites about which tasks asked.
 
-    ``asked`` has the reports by site and by the name of the task.
+    ``asked`` has the reports by site and by the holder of the lanes, and ``calls`` the call of each
+    holder.
     """
 
     def __init__(
@@ -240,24 +249,29 @@ class _Batch:
         self._limits = limits
         self._asked = asked
         self._calls = calls
-        rows = rows_in(conn, select(site), site.c.site, asked)
+        # The rows of sites with leases are read when they are locked.
+        unleased = [name for name in asked if not limits[name].leased]
+        rows = rows_in(conn, select(site), site.c.site, unleased)
         self._rows: dict[str, Row] = {row["site"]: row for row in rows}
         self._own = self._sites_of_runs()
         self._leases: dict[str, list[LaneLease]] = {}
+        self._left: dict[str, list[LaneLease]] = {}
         self._new_leases: dict[str, list[LaneLease]] = {}
 
     def answers(self) -> dict[str, dict[str, SiteAnswer]]:
-        """Write all changes, and return the answers by site and by the name of the task."""
+        """Write all changes, and return the answers by site and by holder."""
         conn = self._conn
         known = {name for name in self._asked if name in self._rows or self._is_own(name)}
         now = db_now(conn)
         shared = [name for name in self._asked if self._is_shared(name, now)]
         locked = lock_sites(conn, shared) if shared else {}
+        sent = time.monotonic()
         now = db_now(conn)  # again, because the locks may have taken a while
-        self._steady = self._clock.is_steady(now, time.monotonic())
+        self._steady = self._clock.is_steady(now, sent, time.monotonic())
         for row in rows_in(conn, select(site_lease), site_lease.c.site, shared):
             lease = LaneLease(**{name: row[name] for name in _LEASE})
-            self._leases.setdefault(row["site"], []).append(lease)
+            found = self._leases if lease.lane < _LEFT else self._left
+            found.setdefault(row["site"], []).append(lease)
         counted = {
             name: [report.statuses for report in self._asked[name].values()]
             for name in known | locked.keys()
@@ -278,12 +292,14 @@ class _Batch:
         return answers
 
     def _sites_of_runs(self) -> set[tuple[str, int]]:
-        """Return the sites of the runs that report something, with the runs."""
+        """Return the sites of the runs whose reports only count if they name the site, with the
+        runs.
+        """
         runs = {
-            self._calls[holder].run_id
-            for reports in self._asked.values()
+            self._run_of(holder)
+            for name, reports in self._asked.items()
             for holder, report in reports.items()
-            if report.statuses or report.block
+            if report.block or (report.statuses and not self._limits[name].leased)
         }
         query = select(run_site.c.site, run_site.c.run_id)
         return {
@@ -412,18 +428,22 @@ class _Batch:
         name = row["site"]
         state = SiteState(row["closed_until"], row["closures"])
         changes: dict[str, Any] = {}
-        ends = {lease.holder: lease.until for lease in leases}
+        ends: dict[str, float] = {}
+        for lease in (*self._left.get(name, ()), *leases):
+            ends[lease.task] = max(lease.until, ends.get(lease.task, 0.0))
         for holder, report in self._asked[name].items():
-            run_id = self._run_of(holder)
-            until = ends.get(holder, 0.0)
+            call = self._calls[holder]
+            until = ends.get(call.task, 0.0)
             if report.block is None:
                 if report.passed and until > now:
                     state = passed(state, now)
                 continue
             closed_until = 0.0
-            if until > now - REPORT_S or (name, run_id) in self._own:
-                limits = self._limits[name]
-                state, closed_by = close(state, report.block, limits, now, run_id)
+            is_own = (name, call.run_id) in self._own
+            if is_own or until > now - REPORT_S:
+                most_s = CLOSED_MAX_S if is_own else STRANGER_MAX_S
+                block = replace(report.block, most_s=most_s)
+                state, closed_by = close(state, block, self._limits[name], now, call.run_id)
                 changes |= closed_by
                 closed_until = state.closed_until
             self._record_block(name, holder, report.block, now, closed_until)
@@ -438,16 +458,20 @@ class _Batch:
     def _keep_leases(
         self, name: str, before: Sequence[LaneLease], after: Sequence[LaneLease], now: float
     ) -> None:
-        """Note the leases of a site if they differ. One that has ended stays for ``REPORT_S``."""
+        """Note the leases of a site if they differ, and the tasks that have left it in the last
+        ``REPORT_S``.
+        """
         if set(before) == set(after):
             return
-        taken = {lease.lane for lease in after}
-        ended = [
-            lease
-            for lease in before
-            if now - REPORT_S < lease.until <= now and lease.lane not in taken
-        ]
-        self._new_leases[name] = [*after, *ended]
+        present = {lease.task for lease in after}
+        left: dict[str, LaneLease] = {}
+        for lease in (*self._left.get(name, ()), *before):
+            until = min(lease.until, now)
+            if lease.task not in present and until > now - REPORT_S:
+                left[lease.task] = replace(lease, holder=lease.task, until=until)
+        newest = sorted(left.values(), key=lambda lease: -lease.until)[:LEFT_MAX]
+        rows = [replace(lease, lane=_LEFT + n) for n, lease in enumerate(newest)]
+        self._new_leases[name] = [*after, *rows]
 
     def _write_leases(self) -> None:
         change_in(self._conn, delete(site_lease), site_lease.c.site, self._new_leases)

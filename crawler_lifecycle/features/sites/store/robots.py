@@ -13,6 +13,7 @@ from sqlalchemy import Connection, insert, or_, select, update
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.engine import Database
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 
 from ..domain.robots import (
     CLAIM_S,
@@ -39,6 +40,7 @@ _WHAT = "robots.txt of a site"
 _NEW = {"claimed_by": "", "claimed_until": 0.0, "fetched_at": 0.0, "valid_until": 0.0}
 _r = site_robots.c
 _run = run_robots.c
+_h = run_history.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,9 @@ class RobotsStore:
         """Return what a task does about the files of an origin; ``None`` if the task does not
         execute any more.
 
-        A run whose site this is not, and whose requests the site does not limit, gets nothing.
-        Raises ``InvalidRequest``.
+        A run that does not name the site gets nothing if the site does not limit its requests. It
+        does not fetch the files while runs of other projects name the site. Raises
+        ``InvalidRequest``.
         """
         name, host = origin_of(origin)
         return self._db.inserting(_WHAT, lambda conn: _ask(conn, task, name, host))
@@ -91,8 +94,8 @@ class RobotsStore:
     ) -> RobotsAnswer:
         """Record files that the task has fetched for all, and return what holds now.
 
-        Raises ``NotInThisState`` unless the task has to fetch them now and visits the site, so that
-        it cannot change the rules of a site for others. Raises ``InvalidRequest``.
+        Raises ``NotInThisState`` unless the task has to fetch them now and may change the rules of
+        the site for others. Raises ``InvalidRequest``.
         """
         name, host = origin_of(origin)
         found: dict[str, Any] = {"run_id": task.run_id}
@@ -106,7 +109,8 @@ class RobotsStore:
     def reserve(self, task: LeaseCall, origin: str, policy: str | None) -> RobotsAnswer:
         """Record that a response of an origin reserved the rights of text and data mining.
 
-        Raises ``NotInThisState`` unless the task visits the site, and ``InvalidRequest``.
+        Raises ``NotInThisState`` unless the task may change the rules of the site for others, and
+        ``InvalidRequest``.
         """
         name, host = origin_of(origin)
         with self._db.writing() as conn:
@@ -118,15 +122,21 @@ class RobotsStore:
 
 
 def _ask(conn: Connection, task: LeaseCall, origin: str, host: str) -> RobotsAnswer | None:
-    if task.holder not in alive(conn, [task]):
+    if task.task not in alive(conn, [task]):
         return None
     now = db_now(conn)
     name, limits = entries_for(conn, [host])[host]
-    if not (limits.leased or _belongs(conn, task, name)):
+    is_own = _names(conn, task.run_id, name)
+    if not (limits.leased or is_own):
         return RobotsAnswer()
     row = _row_of(conn, origin)
     # An entry may have moved the host to another site, which needs the delay, too.
-    if row is not None and row["site"] == name and row["fetched_at"] <= now < row["valid_until"]:
+    if (
+        row is not None
+        and row["site"] == name
+        and row["fetched_at"] <= now < row["valid_until"]
+        and not (is_own and _is_foreign(conn, row["run_id"], task.run_id, name))
+    ):
         _join(conn, task, host)
         _record(conn, task, host, row)
         return _answer(row, limits)
@@ -135,11 +145,14 @@ def _ask(conn: Connection, task: LeaseCall, origin: str, host: str) -> RobotsAns
     over = or_(
         _r.claimed_until <= now,
         _r.claimed_until > now + CLAIM_S,  # the clock was set back
-        _r.claimed_by == task.holder,
+        _r.claimed_by == task.task,
     )
-    claim = update(site_robots).where(_r.origin == origin, over)
-    claim = claim.values(claimed_by=task.holder, claimed_until=now + CLAIM_S)
+    mine = update(site_robots).where(_r.origin == origin)
+    claim = mine.where(over).values(claimed_by=task.task, claimed_until=now + CLAIM_S)
     claimed = conn.execute(claim).rowcount > 0
+    if claimed and not is_own and _others_name(conn, task.run_id, name):
+        conn.execute(mine.values(claimed_until=0.0))
+        return RobotsAnswer()
     _join(conn, task, host)
     return RobotsAnswer(fetch=True) if claimed else RobotsAnswer(wait_s=WAIT_S)
 
@@ -152,8 +165,8 @@ def _report(
     sites = {name} if row is None else {name, row["site"]}
     lock_sites(conn, sites)
     now = db_now(conn)
-    claimed = row is not None and row["claimed_by"] == task.holder and row["claimed_until"] > now
-    if not claimed or task.holder not in alive(conn, [task]):
+    claimed = row is not None and row["claimed_by"] == task.task and row["claimed_until"] > now
+    if not claimed or task.task not in alive(conn, [task]):
         raise NotInThisState(
             f"task {task.index} of run {task.run_id} does not fetch the files of {origin} now"
         )
@@ -174,19 +187,49 @@ def _row_of(conn: Connection, origin: str) -> Row | None:
     return conn.execute(query).mappings().one_or_none()
 
 
-def _belongs(conn: Connection, task: LeaseCall, name: str) -> bool:
-    mine = select(run_site.c.host).where(run_site.c.run_id == task.run_id, run_site.c.site == name)
+def _names(conn: Connection, run_id: int, name: str) -> bool:
+    """Return whether the site is one of the run."""
+    mine = select(run_site.c.host).where(run_site.c.run_id == run_id, run_site.c.site == name)
     return conn.execute(mine.limit(1)).first() is not None
 
 
-def _check_visits(conn: Connection, task: LeaseCall, name: str) -> None:
-    """Raise ``NotInThisState`` unless the site is one of the run, or the task has a lane of it."""
-    lease = site_lease.c
-    held = select(lease.lane).where(
-        lease.site == name, lease.holder == task.holder, lease.until > db_now(conn) - REPORT_S
+def _is_foreign(conn: Connection, fetched_by: int | None, run_id: int, name: str) -> bool:
+    """Return whether another project fetched the files, with a run that does not name the site."""
+    if fetched_by is None or _names(conn, fetched_by, name):
+        return False
+    projects = select(_h.project).where(_h.run_id.in_((fetched_by, run_id))).distinct()
+    return len(conn.execute(projects).all()) > 1
+
+
+def _others_name(conn: Connection, run_id: int, name: str) -> bool:
+    """Return whether live runs of other projects than that of this run name the site."""
+    project = select(_h.project).where(_h.run_id == run_id)
+    others = select(_h.run_id).join(run_site, run_site.c.run_id == _h.run_id)
+    others = others.where(
+        _h.status.in_(LIVE_RUNS),
+        _h.project != conn.execute(project).scalar_one(),
+        run_site.c.site == name,
     )
-    if not (_belongs(conn, task, name) or conn.execute(held.limit(1)).first() is not None):
+    others = others.prefix_with("STRAIGHT_JOIN", dialect="mysql")
+    return conn.execute(others.limit(1)).first() is not None
+
+
+def _check_visits(conn: Connection, task: LeaseCall, name: str) -> None:
+    """Raise ``NotInThisState`` unless the site is one of the run, or the task has a lane of it and
+    no run of another project names it.
+    """
+    if _names(conn, task.run_id, name):
+        return
+    lease = site_lease.c
+    mine = or_(lease.holder == task.task, lease.holder.startswith(f"{task.task}/"))
+    held = select(lease.lane).where(lease.site == name, mine, lease.until > db_now(conn) - REPORT_S)
+    if conn.execute(held.limit(1)).first() is None:
         raise NotInThisState(f"run {task.run_id} does not visit {name}; hold one of its lanes")
+    if _others_name(conn, task.run_id, name):
+        raise NotInThisState(
+            f"runs of another project name {name}, and run {task.run_id} does not; start it with "
+            "this site to share its robots.txt"
+        )
 
 
 def _columns_of(robots: FetchedFile, agent: str) -> dict[str, Any]:

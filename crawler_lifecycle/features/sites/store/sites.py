@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Column, Connection, delete, func, insert, select
+from sqlalchemy import Column, Connection, delete, false, func, insert, select
 
 from crawler_lifecycle.domain.bounds import DAY_S
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.store.base.bulk import CHUNK, change_in
+from crawler_lifecycle.store.base.bulk import CHUNK, change_in, rows_in
 from crawler_lifecycle.store.base.rows import Row
 
 from ..domain.site import DEFAULT, SiteLimits, check_sites, site_of
 from .blocks import CLOSURE
 from .entries import change_site, db_now, entries_for, lock_sites, update_delays
+from .leases import REPORT_S
 from .reads import SiteReader
-from .tables import site, site_block, site_day, site_minute, site_report, site_robots
+from .tables import (
+    site,
+    site_block,
+    site_day,
+    site_lease,
+    site_minute,
+    site_report,
+    site_robots,
+    site_ticket,
+)
 
 _s = site.c
 SETTINGS = "settings"
@@ -25,6 +35,8 @@ PEOPLE = "people"
 #: not valid any more, in seconds.
 MINUTES_KEPT_S = 7 * DAY_S
 BLOCKS_KEPT_S = 30 * DAY_S
+#: The tables whose rows need the row of their site.
+_ABOUT_SITES = (site_lease, site_ticket, site_robots, site_minute, site_day, site_block)
 _NOT_CLOSED = {
     "closures": 0,
     "closed_by": None,
@@ -126,7 +138,9 @@ class SiteStore(SiteReader):
             return replaced
 
     def remove_old(self) -> None:
-        """Remove old figures and blocks, in several transactions."""
+        """Remove old figures and blocks, and sites about which nothing else is known, in several
+        transactions.
+        """
         with self._db.reading() as conn:
             now = db_now(conn)
         self._remove_before(site_minute.c.minute, (now - MINUTES_KEPT_S) / 60, 10)
@@ -135,6 +149,9 @@ class SiteStore(SiteReader):
         self._remove_before(site_report.c.at, now - BLOCKS_KEPT_S, DAY_S)
         while self._forget_robots(now - BLOCKS_KEPT_S):
             pass
+        after: str | None = ""
+        while after is not None:
+            after = self._forget_sites(after, now)
 
     def _remove_before(self, column: Column[Any], before: float, step: float) -> None:
         """Remove the rows whose ``column`` is smaller than ``before``. A transaction removes those
@@ -159,6 +176,33 @@ class SiteStore(SiteReader):
             change_in(conn, gone, r.origin, [row.origin for row in rows])
             update_delays(conn, names)
         return bool(rows)
+
+    def _forget_sites(self, after: str, now: float) -> str | None:
+        """Remove the leases that have ended of the next sites after this one, and the rows of sites
+        that nothing needs. Returns the last of these sites; ``None`` if there are no more.
+        """
+        lease = site_lease.c
+        ended = lease.until <= now - REPORT_S
+        unused = (
+            _s.limits.is_(None),
+            _s.crawl_delay.is_(None),
+            _s.closures == 0,
+            _s.closed_until <= now,
+            _s.has_tickets == false(),
+            *(~select(1).where(table.c.site == _s.site).exists() for table in _ABOUT_SITES),
+        )
+        page = select(_s.site).where(_s.site > after).order_by(_s.site).limit(CHUNK)
+        with self._db.reading() as conn:
+            names = conn.execute(page).scalars().all()
+            left = rows_in(conn, select(lease.site).where(ended).distinct(), lease.site, names)
+            idle = rows_in(conn, select(_s.site).where(*unused), _s.site, names)
+        chosen = {row["site"] for row in (*left, *idle)}
+        if chosen:
+            with self._db.writing() as conn:
+                lock_sites(conn, chosen)
+                change_in(conn, delete(site_lease).where(ended), lease.site, chosen)
+                change_in(conn, delete(site).where(*unused), _s.site, chosen)
+        return names[-1] if names else None
 
     def _change(
         self, conn: Connection, name: str, values: Mapping[str, Any], by: str | None
