@@ -182,11 +182,11 @@ class CrawlerPages:
         run_ids = [run.run_id for run in runs]
         changes = code_changes(run_ids, self.store.runs.codes_of(run_ids))
         since = brought_since(changes[0], runs) if changes else None
-        before = next((row["version"] for row in values["versions"] if row["before"]), None)
+        shares = self.store.runs.good_shares([name], self.clock() - WEEK)
         return {
             "runs": runs,
             "less": brought_less(runs),
-            "good": self.store.runs.good_shares([name], self.clock() - WEEK).get(name),
+            "good": shares.get(name),
             "since": since,
             "back": self._back(changes, values["versions"]),
             "chart": chart(runs, EACH, usual(good), changes),

@@ -5,8 +5,9 @@ the output of user code.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, Table, select
@@ -20,6 +21,9 @@ from .bulk import put_row
 from .rows import seen
 from .search import ListColumns, Listing, Reach, counted, in_statuses
 from .unit import RowUnit, StorePart, check_owner, read_row
+
+#: The maximum number of successes of one name that are compared with its failures.
+SUCCESSES_MAX = 100
 
 R = TypeVar("R")
 U = TypeVar("U", bound=RowUnit)
@@ -79,6 +83,19 @@ class OwnedPart(StorePart, Generic[U, R]):
             return self._read(
                 conn, self._listing(before_id, states, name).rows(limit, *self.columns)
             )
+
+    def with_successes(self, failed: Iterable[R], success: str) -> list[R]:
+        """Return these failed rows and the newest rows with the status ``success`` and the same
+        names, in the order of their ends, newest first. All rows without a name count as one name.
+        """
+
+        def end(row: Any) -> tuple[datetime, int]:
+            return row.ended_at or row.updated_at, getattr(row, self.listed.key.name)
+
+        found: list[Any] = [*failed]
+        for name in {row.name for row in found}:
+            found += self.newest(limit=SUCCESSES_MAX, states=[success], name=name)
+        return sorted(found, key=end, reverse=True)
 
     def search(
         self,

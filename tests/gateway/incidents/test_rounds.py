@@ -239,6 +239,42 @@ def test_graphs_and_managers_that_failed_until_a_later_one_is_good(
     assert player.found() == {}
 
 
+def test_what_other_graphs_and_managers_do_ends_no_incident(
+    player: Player, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of their ends counts, and not how many others have ended since."""
+    monkeypatch.setattr("crawler_lifecycle.features.graphs.gateway.conditions.FAILED_MAX", 1)
+    monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.conditions.ROWS_MAX", 1)
+    step = {"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}
+    names = ["walk", "walk", "other", "other", "last"]
+    with harness.client() as client:
+        for number, name in enumerate(names, 1):
+            client.post("/v1/graphs", json={"id": f"g-{number}", "name": name, "steps": [step]})
+            body = {"crawler": "plain", "name": name, "flow_id": f"f{number}"}
+            client.post("/v1/managers", json=body)
+
+    def end(number: int, *, good: bool) -> set[str]:
+        harness.clock.forward(60)
+        at = f"{harness.clock.now:%Y-%m-%d %H:%M:%S.%f}"
+        for table, state in (
+            ("graph", "completed" if good else "discarded"),
+            ("manager", "COMPLETED" if good else "FAILED"),
+        ):
+            column = "state" if table == "graph" else "status"
+            change = f"UPDATE {table} SET {column} = :it, ended_at = :at WHERE {table}_id = :id"
+            write(harness, change, it=state, at=at, id=number)
+        return {row.subject for row in player.play()}
+
+    assert end(2, good=True) == set()
+    walk = {"graphs/g-1", "managers/1"}
+    assert end(1, good=False) == walk, "it ended after the newer one"
+    for number in (4, 5):
+        walk |= {f"graphs/g-{number}", f"managers/{number}"}
+        assert end(number, good=False) == walk
+    assert end(3, good=True) == walk - {"graphs/g-4", "managers/4"}
+    assert end(1, good=True) == {"graphs/g-5", "managers/5"}
+
+
 def test_a_pool_in_which_a_run_waits_for_long(player: Player, harness: Harness) -> None:
     store = harness.store
     store.pools._pools = Pools({"herd": Pool(max=1)}, slots=4)

@@ -10,31 +10,38 @@ from crawler_lifecycle.store.store import Store
 
 from ..domain.spec import GraphState
 
-#: The maximum number of graphs that are read. The graphs that ended last are read.
-ENDED_MAX = 100
+#: The maximum numbers of failed graphs, and of open incidents about others, that are read.
+FAILED_MAX = 100
+OPEN_MAX = 1_000
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Yield the graphs that failed, unless a later graph with the same name completed."""
-    states = [GraphState.COMPLETED, GraphState.DISCARDED]
-    ended = store.graphs.newest(limit=ENDED_MAX, states=states)
+    newest = store.graphs.newest(limit=FAILED_MAX, states=[GraphState.DISCARDED])
+    failures = {row.key: row for row in newest}
+    # Newer failures of other graphs do not end an incident.
+    for incident in store.incidents.list_incidents(limit=OPEN_MAX, kind="graph_failed"):
+        if incident.name not in failures:
+            row = store.graphs.find_graph(incident.name)
+            if row is not None and row.state is GraphState.DISCARDED:
+                failures[row.key] = row
     for failed in failed_since_good(
-        ended,
+        store.graphs.with_successes(failures.values(), GraphState.COMPLETED),
         lambda row: (row.project, row.name or normalised(row.key)),
         lambda row: row.state is GraphState.COMPLETED,
     ):
         times = tuple(row.ended_at or row.updated_at for row in failed)
-        newest = failed[0]
+        last = failed[0]
         subject, *earlier = [f"graphs/{row.key}" for row in failed]
         yield IncidentCondition(
             "graph_failed",
             subject,
-            newest.project,
-            newest.cause or "a step was discarded",
+            last.project,
+            last.cause or "a step was discarded",
             times[-1],
             times[0],
             count=len(times),
             times=times,
-            fix=f"crawlctl graph retry {newest.key}, after its cause is fixed",
+            fix=f"crawlctl graph retry {last.key}, after its cause is fixed",
             earlier=tuple(earlier),
         )
