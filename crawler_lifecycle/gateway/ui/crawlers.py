@@ -178,19 +178,20 @@ class CrawlerPages:
         for run in ended[:1]:
             figures = {name: (getattr(run, name), usual(good, name)) for name in COUNTERS}
             figures["duration"] = (run_seconds(run), usual(good, "duration"))
-        shorter = [self.rate(name, days) for days in DAYS[:-1]]
+        rates = [self.rate(name, days) for days in DAYS[:-1]]
         run_ids = [run.run_id for run in runs]
         changes = code_changes(run_ids, self.store.runs.codes_of(run_ids))
         since = brought_since(changes[0], runs) if changes else None
+        back = self._back(changes, values["versions"])
         shares = self.store.runs.good_shares([name], self.clock() - WEEK)
         return {
             "runs": runs,
             "less": brought_less(runs),
             "good": shares.get(name),
             "since": since,
-            "back": self._back(changes, values["versions"]),
+            "back": back,
             "chart": chart(runs, EACH, usual(good), changes),
-            "rates": [*shorter, values["rate"]],
+            "rates": [*rates, values["rate"]],
             "figures": figures,
             "good_runs": len(good),
         }

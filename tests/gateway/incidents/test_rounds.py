@@ -397,6 +397,11 @@ def test_what_cannot_be_read_now_closes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(type(harness.store.schedules), "every", fail)
         assert player.found() == {"schedule_paused": "schedules/nightly"}
+        rows = {row.kind: row for row in player.play(times=SELDOM + OFTEN)}
+        assert rows.keys() == {"schedule_paused", "part_unwell"}
+        assert rows["part_unwell"].name == "the search for schedule problems"
+        assert rows["part_unwell"].cause == "not now"
+    assert player.found(times=SELDOM + OFTEN) == {"schedule_paused": "schedules/nightly"}
 
 
 def test_every_ten_minutes_a_round_asks_for_everything(player: Player, harness: Harness) -> None:

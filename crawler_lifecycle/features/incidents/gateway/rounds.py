@@ -103,6 +103,7 @@ class Rounds:
                 "workflow": partial(found_of_workflows, self._gateway.blocked, seen.stuck, now),
             }
             if parts is not None:
+                parts = [*parts, *self._failing_searches(now)]
                 sources["part"] = partial(found_of_parts, parts, seen.bad, now)
         if whole or seen.rounds % SELDOM == 0:
             sources |= {
@@ -145,6 +146,15 @@ class Rounds:
             return None
         failures.worked()
         return found
+
+    def _failing_searches(self, now: datetime) -> list[HealthPart]:
+        """Return the searches that failed at least twice in a row."""
+        fix = "until the error in the log of the gateway is fixed, new problems are not found"
+        return [
+            HealthPart(f"the search for {noun} problems", "bad", failures.problem or "", fix, now)
+            for noun, failures in self._failures.items()
+            if failures.count > 1
+        ]
 
     def _ended(self, whole: bool) -> tuple[Counter[Crawler], int]:
         """Return the crawlers to check, how many runs of each ended recently, and the last event
