@@ -246,26 +246,118 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
-def test_crawlee_keeps_the_limits_of_a_site(dev: Dev, tmp_path: Path) -> None:
-    gateway = LeaseGateway(connections=3, requests_per_s=10)
-    site = JournalSite()
+#: A program whose requests are redirected to another site. It prints what it got.
+REDIRECTED = """
+import asyncio, sys
+from crawl_runner_crawlee import LeasedHttpClient
+from crawlee.crawlers import HttpCrawler
+
+async def main():
+    client = LeasedHttpClient()
+    crawler = HttpCrawler(http_client=client)
+
+    @crawler.router.default_handler
+    async def handle(context):
+        sent = await context.send_request(context.request.url)
+        async with client.stream(context.request.url) as response:
+            parts = [part async for part in response.read_stream()]
+        print(context.request.loaded_url, sent.status_code, len(b"".join(parts)))
+
+    await crawler.run([sys.argv[1]])
+
+asyncio.run(main())
+"""
+#: A program that sends requests to a site with HTTP/2, and waits.
+SECURE = """
+import asyncio, functools, sys
+import crawl_runner_crawlee
+from crawlee.http_clients import ImpitHttpClient
+
+crawl_runner_crawlee.ImpitHttpClient = functools.partial(ImpitHttpClient, verify=False)
+
+async def main():
+    client = crawl_runner_crawlee.LeasedHttpClient()
+    for _ in range(5):
+        response = await client.send_request(sys.argv[1])
+        print(response.http_version, (await response.read()).decode())
+        await asyncio.sleep(0.2)
+
+asyncio.run(main())
+"""
+#: A site with HTTP/2, which answers how many other connections are open, and how many there were.
+SECURE_SITE = """
+const http2 = require('http2'), fs = require('fs');
+const [key, cert] = process.argv.slice(1).map((file) => fs.readFileSync(file));
+let all = 0, open = 0;
+const site = http2.createSecureServer({key, cert});
+site.on('request', (request, answer) => answer.end(`${open - 1} ${all - 1}`));
+site.on('session', (session) => {
+  all += 1; open += 1;
+  session.on('close', () => { open -= 1; });
+});
+site.listen(0, '127.0.0.1', () => console.log(site.address().port));
+setTimeout(() => process.exit(), 60000);
+"""
+
+
+def crawlee(python: Path, storage: Path, gateway: LeaseGateway, program: str, url: str) -> str:
+    """Run a program with Crawlee that leases its requests. Return what it printed."""
     done = subprocess.run(
-        [dev.state_dir.parent / ".venv/bin/python", "-c", LEASED, site.url],
+        [python, "-c", program, url],
         env={
             **os.environ,
             **gateway.environment(),
             "PYTHONPATH": str(RUNNER / "inject"),
-            "CRAWLEE_STORAGE_DIR": str(tmp_path),
+            "CRAWLEE_STORAGE_DIR": str(storage),
         },
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    assert done.stdout.split()[-1] == "30"
+    return done.stdout
+
+
+def python_of(dev: Dev) -> Path:
+    """Return the interpreter with Crawlee."""
+    return dev.state_dir.parent / ".venv/bin/python"
+
+
+@pytest.mark.slow
+def test_crawlee_keeps_the_limits_of_a_site(dev: Dev, tmp_path: Path) -> None:
+    gateway = LeaseGateway(connections=3, requests_per_s=10)
+    site = JournalSite()
+    printed = crawlee(python_of(dev), tmp_path, gateway, LEASED, site.url)
+    assert printed.split()[-1] == "30"
     assert site.most_in_a_second() <= 11
     assert site.most_open <= 3
     assert {headers["connection"] for headers in site.headers} == {"close"}
+
+
+@pytest.mark.slow
+def test_crawlee_asks_the_site_of_each_redirect(dev: Dev, tmp_path: Path) -> None:
+    gateway = LeaseGateway(connections=3, requests_per_s=10)
+    site = JournalSite()
+    last = f"http://localhost:{site.server_address[1]}/page"
+    printed = crawlee(python_of(dev), tmp_path, gateway, REDIRECTED, f"{site.url}to/{last}")
+    assert f"{last} 200 200\n" in printed
+    assert gateway.statuses() == {"127.0.0.1": {"302": 3}, "localhost": {"200": 3}}
+
+
+@pytest.mark.slow
+def test_crawlee_keeps_no_connection_of_http_2(dev: Dev, tmp_path: Path) -> None:
+    files = [tmp_path / "key.pem", tmp_path / "cert.pem"]
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    options = ["-keyout", files[0], "-out", files[1]]
+    subprocess.run([*words, *options], check=True, capture_output=True)
+    gateway = LeaseGateway(connections=3)
+    with subprocess.Popen(
+        ["node", "-e", SECURE_SITE, *files], stdout=subprocess.PIPE, text=True
+    ) as site:
+        assert site.stdout is not None
+        url = f"https://127.0.0.1:{int(site.stdout.readline())}/"
+        printed = crawlee(python_of(dev), tmp_path, gateway, SECURE, url)
+        site.kill()
+    assert printed.splitlines() == [f"HTTP/2 0 {before}" for before in range(5)]
 
 
 @pytest.mark.slow

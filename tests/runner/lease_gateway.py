@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter, defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -43,6 +44,14 @@ class LeaseGateway(ThreadingHTTPServer):
         """Return the variables of a task whose leases come from here."""
         url = f"http://127.0.0.1:{self.server_address[1]}/leases"
         return {"CRAWL_LEASES_URL": url, "CRAWL_LEASES_TOKEN": "secret"}
+
+    def statuses(self) -> dict[str, Counter[str]]:
+        """Return the reported responses by host."""
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for question in self.questions:
+            for host, demand in question.items():
+                found[host].update(demand.get("statuses", {}))
+        return dict(found)
 
     def lease(self, host: str) -> dict[str, Any]:
         lanes = []
@@ -139,6 +148,8 @@ class _SiteHandler(_Quiet):
         time.sleep(self.server.delay_s)
         if self.path.startswith("/busy"):
             self.answer(429, b"later", Retry_After="20")
+        elif self.path.startswith("/to/"):
+            self.answer(302, b"", Location=self.path.removeprefix("/to/"))
         else:
             self.answer(200, b"page" * 50)
 
