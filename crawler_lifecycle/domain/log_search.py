@@ -76,14 +76,15 @@ def search(
     """Return at most ``most`` matching lines, starting at the line ``first``, and the line at which
     the search has to continue.
 
-    The second value is ``None`` if the whole log was searched. ``over`` is called before each
-    window, and returns whether the search has to stop.
+    The second value is ``None`` if the search reached the end. ``over`` returns whether the search
+    has to stop. It is called after each window, once the search has passed a line, so that every
+    search advances.
     """
     found: list[FoundLine] = []
     number = first.number
     at = first.at
     rest = b""
-    while at < size and not over():
+    while at < size:
         data = rest + read(at, min(WINDOW, size - at))
         if len(data) == len(rest):
             break  # the log was truncated in the meantime
@@ -103,6 +104,8 @@ def search(
             counted = start
             found.append(FoundLine(number, begin + start, line[:LINE_MAX]))
         number += whole.count(b"\n", counted)
+        if number > first.number and over():
+            break
     return found, None if at >= size else FoundLine(number, at - len(rest))
 
 

@@ -79,6 +79,22 @@ def test_a_search_finds_what_a_look_at_each_line_finds(
     assert found == naive(log, query)
 
 
+@given(log=LOGS, query=QUERIES)
+def test_a_search_without_time_advances_by_a_line_or_more(log: bytes, query: LogQuery) -> None:
+    """It continues as the gateway does, which knows only the number of the line."""
+    found: list[FoundLine] = []
+    number: int | None = 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_search, "WINDOW", 80)
+        while number is not None:
+            first = log_search.line_of(reading(log), len(log), number)
+            lines, at = log_search.search(reading(log), len(log), query, first, 100, lambda: True)
+            assert at is None or at.number > number
+            found += lines
+            number = None if at is None else at.number
+    assert found == naive(log, query)
+
+
 @given(log=LOGS, data=st.data())
 def test_a_search_continues_at_any_line(log: bytes, data: st.DataObject) -> None:
     query = LogQuery("price")

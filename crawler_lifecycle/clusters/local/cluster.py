@@ -45,6 +45,7 @@ from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, T
 from crawler_lifecycle.runner import contract
 
 from .folders import folder as files
+from .folders.logs import open_log
 from .launch import CODES, Launcher
 from .observation import Reading
 from .processes import cgroup, liveness_marks
@@ -515,22 +516,8 @@ def _log_tail(folder: TaskFolder) -> str | None:
     """Return the part of the log to keep: its last 16 KiB, and the lines around the error with
     which the crawler failed.
 
-    The log before the last rotation is also read.
     """
-    with contextlib.ExitStack() as opened:
-        handles = [folder.open(name) for name in (f"{files.LOG}.1", files.LOG)]
-        logs = [
-            opened.enter_context(open(handle, "rb")) for handle in handles if handle is not None
-        ]
-        sizes = [os.fstat(file.fileno()).st_size for file in logs]
-
-        def read(at: int, most: int) -> bytes:
-            found = b""
-            for file, size in zip(logs, sizes, strict=True):
-                found += os.pread(file.fileno(), max(0, min(most - len(found), size - at)), at)
-                at = max(0, at - size)
-            return found
-
+    with open_log(folder) as log:
         failed = bool((folder.read(files.END) or {}).get("exit_code"))
-        kept = kept_log(read, sum(sizes), failed=failed)
+        kept = kept_log(log.read, sum(log.sizes), failed=failed)
     return log_tail(kept) if kept else None

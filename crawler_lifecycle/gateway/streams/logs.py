@@ -168,15 +168,15 @@ class LogReader:
         """Return the matching lines of a task's log, starting at the line ``number``, and the
         number of the line at which the search has to continue.
 
-        The second value is ``None`` if the whole log was searched. Raises ``Problem`` 404 if no log
+        The second value is ``None`` if the search reached the end. Raises ``Problem`` 404 if no log
         can be read, and ``ClusterUnavailable``.
         """
-
-        until = time.monotonic() + SEARCH_S
 
         def matching(logs: list[ReadableLog]) -> tuple[list[FoundLine], FoundLine | None]:
             read, size = logs[0]
             first = line_of(read, size, number)
+            # Waiting for a thread and finding the first line leave the search its time.
+            until = time.monotonic() + SEARCH_S
             return search(read, size, query, first, FOUND_MAX, lambda: time.monotonic() > until)
 
         lines, next_line = await self._search(task, matching)

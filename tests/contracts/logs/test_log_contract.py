@@ -61,6 +61,39 @@ def test_a_log_that_was_cut_begins_anew(printing: Harness) -> None:
     assert printing.read(10) == LogPart(b"new", 3, False)
 
 
+@given(steps=st.lists(st.one_of(st.binary(min_size=1, max_size=30), st.just("move")), max_size=30))
+def test_a_local_log_that_was_moved_is_read_with_its_present_part(
+    steps: list[bytes | str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whoever follows the log gets each byte once, and whoever reads it again gets both parts."""
+    harness = LocalHarness(tmp_path_factory.mktemp("log"))
+    harness.write(b"")
+    parts = [b"", b""]
+    written = followed = b""
+    position = 0
+    for step in steps:
+        if isinstance(step, bytes):
+            harness.write(step)
+            parts[-1] += step
+            written += step
+        else:
+            (harness.folder / "log").rename(harness.folder / "log.1")
+            harness.write(b"")
+            parts = [parts[-1], b""]
+        found = harness.read(position)
+        assert found is not None
+        followed += found.data
+        position = found.next
+        assert followed == written
+        both = b"".join(parts)
+        assert harness.read(0) == LogPart(both, len(both), False)
+        assert harness.read(None, 7) == LogPart(both[-7:], len(both), False)
+    harness.end()
+    ended = harness.read(0)
+    assert ended is not None
+    assert ended.ended
+
+
 def _new(kind: str, folder: Path) -> Harness:
     if kind == "kubernetes":
         return PodHarness(folder)

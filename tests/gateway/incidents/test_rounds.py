@@ -22,6 +22,7 @@ from crawler_lifecycle.features.incidents.domain.workers import SILENT_S
 from crawler_lifecycle.features.incidents.gateway import rounds
 from crawler_lifecycle.features.incidents.gateway.conditions import STUCK_FOR
 from crawler_lifecycle.features.incidents.gateway.rounds import OFTEN, SELDOM, TURN, WHOLE, Rounds
+from crawler_lifecycle.gateway import ui
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.store.notes import DEAD_AFTER, WORKER, Beats
 from tests.gateway.gateway_harness import Harness
@@ -419,6 +420,8 @@ def test_every_noun_of_a_kind_has_its_source() -> None:
     nouns = {noun for feature in FEATURES for noun in feature.conditions}
     own = {"crawler", "part", "worker", "workflow"}
     assert nouns | own == {kind.partition("_")[0] for kind in INCIDENT_KINDS}
+    rail = (Path(ui.__file__).parent / "templates" / "base.html").read_text()
+    assert [noun for noun in nouns | own if f"rail.{noun}" not in rail] == []
     page = (Path(__file__).parents[3] / "docs" / "incidents.md").read_text()
     assert [kind for kind in INCIDENT_KINDS if f"`{kind}`" not in page] == []
     sources: list[Callable[[Any, datetime], Any]] = [
