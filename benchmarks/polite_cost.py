@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ CRAWL_LIMITS = {
 }
 _SETTINGS = {"DOWNLOAD_DELAY": f"{1 / CRAWL_RATE:.3f}", "CONCURRENT_REQUESTS_PER_DOMAIN": "8"}
 TASKS = size(500, 20)
+RUNS = size(50, 2)
 SITES = size(1000, 40)
 RENEWALS_S = size(20.0, 5.0)
 #: Seconds over which the tasks begin, and until their leases have become long.
@@ -142,15 +143,15 @@ def renewals() -> None:
         folder = Path(path)
         write_project(folder)
         with target(folder) as site, ours(folder, site, limits) as fleet:
-            run = _fill(fleet)
+            runs = _fill(fleet)
             gateway = fleet.stack.supervisor.pids()["gateway"]
             before = _cpu(gateway)
             time.sleep(10)
             idle = (_cpu(gateway) - before) / 10
             key = (fleet.stack.state_dir / "task.key").read_text().encode()
-            calls, errors, cores = asyncio.run(_renew(fleet, run, key, gateway))
+            calls, errors, cores = asyncio.run(_renew(fleet, runs, key, gateway))
     row(
-        f"{TASKS} tasks renew leases at {SITES} sites",
+        f"{TASKS} tasks of {RUNS} runs renew leases at {SITES} sites",
         "<= 0.1 core",
         f"{cores - idle:.3f} core and {idle:.3f} at rest; {calls / RENEWALS_S:.0f} calls a second, "
         f"{1000 * (cores - idle) * RENEWALS_S / calls:.2f} ms each, {errors} errors",
@@ -159,44 +160,51 @@ def renewals() -> None:
     )
 
 
-def _fill(fleet: Ours) -> RunRef:
-    """Insert a run whose tasks execute, for the gateway only."""
+def _fill(fleet: Ours) -> list[RunRef]:
+    """Insert runs whose tasks execute, for the gateway only."""
     url = str(fleet.stack.addresses["database"])
     engine = patient_engine(url)
-    uid = f"{random.Random(65).getrandbits(128):032x}"
+    chance = random.Random(65)
     with engine.begin() as connection:
-        run_id = fill_runs(connection, 1)
-        fill_tasks(connection, run_id, 1, TASKS, "RUNNING")
-        connection.execute(
-            sa.text(
-                "UPDATE run_history SET run_uid = :uid, status = 'PROCESSING', ended_at = NULL "
-                "WHERE run_id = :run_id"
-            ),
-            {"uid": uid, "run_id": run_id},
-        )
+        first = fill_runs(connection, RUNS)
+        fill_tasks(connection, first, RUNS, TASKS // RUNS, "RUNNING")
+        runs = [RunRef(first + number, f"{chance.getrandbits(128):032x}") for number in range(RUNS)]
+        for run in runs:
+            connection.execute(
+                sa.text(
+                    "UPDATE run_history SET run_uid = :uid, status = 'PROCESSING', "
+                    "ended_at = NULL WHERE run_id = :run_id"
+                ),
+                {"uid": run.uid, "run_id": run.run_id},
+            )
     engine.dispose()
-    return RunRef(run_id, uid)
+    return runs
 
 
-async def _renew(fleet: Ours, run: RunRef, key: bytes, gateway: int) -> tuple[int, int, float]:
+async def _renew(
+    fleet: Ours, runs: Sequence[RunRef], key: bytes, gateway: int
+) -> tuple[int, int, float]:
     """Renew leases for this time. Return the calls, the failed ones, and the cores that the gateway
     used.
     """
     totals = {"calls": 0, "errors": 0}
     gate = asyncio.Event()
     end = asyncio.Event()
+    chance = random.Random(65)
     connector = aiohttp.TCPConnector(limit=100)
     async with aiohttp.ClientSession(connector=connector) as http:
 
-        async def task(index: int) -> None:
+        async def task(number: int) -> None:
+            run = runs[number % RUNS]
+            index = number // RUNS
             claim = TaskClaim(Purpose.LEASES, run, index, 1)
             headers = {"Authorization": f"Bearer {sign_task(key, claim)}"}
             base = f"{fleet.gateway.url}/v1/runs/{run.run_id}"
             url = f"{base}/tasks/{index}/attempts/1/leases"
-            hosts = [f"site-{n}.example" for n in range(index, SITES, TASKS)]
+            hosts = [f"site-{n}.example" for n in range(number, SITES, TASKS)]
             held: dict[str, list[int]] = {host: [] for host in hosts}
             ask_at = dict.fromkeys(hosts, 0.0)
-            await asyncio.sleep(SPREAD_S * index / TASKS)
+            await asyncio.sleep(SPREAD_S * number / TASKS)
             while not end.is_set():
                 now = time.monotonic()
                 # A crawler asks about all hosts that are due soon in one call.
@@ -213,10 +221,11 @@ async def _renew(fleet: Ours, run: RunRef, key: bytes, gateway: int) -> tuple[in
                 for host in due:
                     answer = told.get("sites", {}).get(host, {"lanes": [], "ask_s": 1.0})
                     held[host] = [lane["lane"] for lane in answer["lanes"]]
-                    ask_at[host] = time.monotonic() + answer["ask_s"]
+                    # A crawler spreads its calls in the same way.
+                    ask_at[host] = time.monotonic() + answer["ask_s"] * chance.uniform(0.8, 1.0)
                 await asyncio.sleep(max(0.0, min(ask_at.values()) - time.monotonic()))
 
-        tasks = [asyncio.create_task(task(index)) for index in range(TASKS)]
+        tasks = [asyncio.create_task(task(number)) for number in range(TASKS)]
         await asyncio.sleep(WARM_S)
         before = _cpu(gateway)
         began = time.monotonic()

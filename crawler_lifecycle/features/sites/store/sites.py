@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, delete, false, func, insert, select
 
 from crawler_lifecycle.domain.bounds import DAY_S
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.store.base.bulk import CHUNK, change_in, rows_in
+from crawler_lifecycle.store.base.bulk import CHUNK, change_in
 from crawler_lifecycle.store.base.rows import Row
 
 from ..domain.site import DEFAULT, SiteLimits, check_sites, site_of
@@ -192,16 +192,11 @@ class SiteStore(SiteReader):
             *(~select(1).where(table.c.site == _s.site).exists() for table in _ABOUT_SITES),
         )
         page = select(_s.site).where(_s.site > after).order_by(_s.site).limit(CHUNK)
-        with self._db.reading() as conn:
+        with self._db.writing() as conn:
             names = conn.execute(page).scalars().all()
-            left = rows_in(conn, select(lease.site).where(ended).distinct(), lease.site, names)
-            idle = rows_in(conn, select(_s.site).where(*unused), _s.site, names)
-        chosen = {row["site"] for row in (*left, *idle)}
-        if chosen:
-            with self._db.writing() as conn:
-                lock_sites(conn, chosen)
-                change_in(conn, delete(site_lease).where(ended), lease.site, chosen)
-                change_in(conn, delete(site).where(*unused), _s.site, chosen)
+            lock_sites(conn, names)
+            change_in(conn, delete(site_lease).where(ended), lease.site, names)
+            change_in(conn, delete(site).where(*unused), _s.site, names)
         return names[-1] if names else None
 
     def _change(
