@@ -44,5 +44,5 @@ PACKAGES = Feature(
     ),
     keeper="worker:keeper",
     conditions={"canary": "gateway.canaries:conditions"},
-    kinds=(IncidentKind("canary_rejected", "A new version of {} was rejected", page="/crawlers"),),
+    kinds=(IncidentKind("canary_rejected", "A new version of {} was rejected"),),
 )

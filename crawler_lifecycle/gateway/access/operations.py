@@ -181,7 +181,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         showGraphRuns showSchedules showSchedule showPools showIncidents showIncident joinChannel
         leaveChannel showCrawlerRuns showCrawlerSchedules showCrawlerTab showDueTimes
         showScheduleDefinition showSites showSite showSiteBlocks showSiteRuns showSiteLimits
-        showCrawlerVersions""",
+        showCrawlerVersions showPackage""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit pressSite"),

@@ -182,7 +182,7 @@ EMPTY = {
         "getFeed",
         "getRobots",
     ),
-    *("joinChannel", "leaveChannel"),
+    *("joinChannel", "leaveChannel", "showPackage"),
     # The crawler comes from the file (see catalogue/test_entries.py).
     *("getCrawler", "listCrawlerHistory"),
 }

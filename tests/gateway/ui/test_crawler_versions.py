@@ -41,6 +41,9 @@ def test_a_person_goes_back_to_the_version_before_the_change(
         executed(
             harness, client, ok(put(client, version, zipped(tmp_path / version, version)), 201)
         )
+    moved = browser.get("/packages/shop", follow_redirects=False)
+    assert moved.headers["location"] == "/crawlers/shop/versions"
+    assert "no crawler executes a package &#39;shpo&#39;" in browser.get("/packages/shpo").text
     page = browser.get("/crawlers/shop")
     assert "Go back to version v1" in words(page)
     assert "Versions 2" in words(page)

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.bounds import travels
+from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
@@ -30,6 +31,7 @@ from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.test_security import HOSTILE
 from tests.gateway.ui.conftest import as_browser
+from tests.gateway.ui.fleet_scene import TROUBLES
 from tests.support.fakes.logs import FakeLogs
 from tests.support.filling import fill_runs
 from tests.support.issuer import SIGN_IN
@@ -61,6 +63,7 @@ PATHS: dict[str, str] = {
     "showCrawlerRuns": "/crawlers/plain/runs",
     "pressCrawlerRuns": "/crawlers/plain/runs",
     "showCrawlerVersions": "/crawlers/plain/versions",
+    "showPackage": "/packages/shop",
     "pressCrawlerVersions": "/crawlers/plain/versions",
     "showCrawlerSchedules": "/crawlers/plain/schedules",
     "showCrawlerTab": "/crawlers/plain/failures",
@@ -236,6 +239,17 @@ def test_every_page_operation_has_an_address_here(harness: Harness) -> None:
     }
     known |= {name for name in PATHS if Operations(harness.app).of("POST", PATHS[name])[0] == name}
     assert known == set(PATHS)
+
+
+def test_every_kind_of_incidents_opens_a_page_about_its_subject(harness: Harness) -> None:
+    subjects = [(kind, subject) for kind, subject, _, _ in TROUBLES]
+    subjects += [("canary_rejected", "packages/shop"), ("canary_rejected", "crawlers/press")]
+    subjects += [("site_closed", "sites/shop.example"), ("workflow_stuck", "parts/workflows")]
+    subjects += [("schedule_skipped", "schedules/a"), ("schedule_unsynced", "schedules/b")]
+    assert {kind for kind, _ in subjects} == INCIDENT_KINDS.keys()
+    for kind, subject in subjects:
+        operation = Operations(harness.app).of("GET", INCIDENT_KINDS[kind].path(subject))[0]
+        assert operation not in (None, "showFleet", "showCrawlers"), (kind, subject)
 
 
 def test_who_may(started: TestClient, keys: Keys) -> None:

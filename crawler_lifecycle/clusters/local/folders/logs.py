@@ -55,7 +55,9 @@ def open_log(folder: TaskFolder) -> Iterator[StoredLog]:
                 opened.callback(os.close, handle)
             return handle
 
-        before, older, present = part(files.LOG), part(PARTS[0]), part(files.LOG)
+        before = part(files.LOG)
+        older = part(PARTS[0])
+        present = part(files.LOG)
         if before is not None and present is not None and not os.path.sameopenfile(before, present):
             older = before  # it was moved between these calls
         handles = [handle for handle in (older, present) if handle is not None]

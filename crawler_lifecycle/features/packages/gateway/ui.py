@@ -6,7 +6,7 @@ from functools import partial
 
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.access.operations import caller_name
@@ -24,6 +24,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.runs.columns import crawler_link
 from crawler_lifecycle.subjects import CRAWLER_VERSION
+from crawler_lifecycle.web.problems import Problem
 
 VERSIONS_OF = Chooser(
     CRAWLER_VERSION,
@@ -37,6 +38,17 @@ def add_crawler_versions(app: FastAPI, gateway: Gateway) -> None:
     """Add the page with the versions of a crawler."""
     pages = gateway.crawler_pages
     versions = gateway.crawler_versions
+
+    @app.get("/packages/{package}")
+    async def show_package(package: CrawlerName) -> Response:
+        """Redirect to the versions of the first crawler that executes this package."""
+        known, away = await gateway.crawlers.last()
+        names = sorted(name for name, crawler in known.items() if crawler.package == package)
+        if not names:
+            fix = away or "crawlctl package list shows all packages"
+            detail = f"no crawler executes a package {package[:100]!r}; {fix}"
+            raise Problem(404, "unknown_package", detail)
+        return RedirectResponse(f"{crawler_link(names[0]).path}/versions", 307)
 
     @app.get("/crawlers/{crawler}/versions")
     async def show_crawler_versions(crawler: CrawlerName, request: Request) -> Response:
