@@ -84,6 +84,8 @@ class World:
         self.served: list[float] = []
         self.most = 0
         self.calls = 0
+        self.longest_s = 0.45
+        """A lease ends half a second after the last request that may begin."""
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
@@ -117,8 +119,7 @@ class World:
         _begin_some(task.site, self.now, ready)
         for _, lane, _ in ready:
             self.begun.append(self.now)
-            # A lease ends half a second after the last request that may begin.
-            end = self.now + min(0.45, self.random.expovariate(1 / self.latency_s))
+            end = self.now + min(self.longest_s, self.random.expovariate(1 / self.latency_s))
             task.in_progress.append((end, lane))
             self.served.append(end)
             self.most = max(self.most, len(self.served))
@@ -326,6 +327,17 @@ def test_a_task_that_never_returns_a_lane_loses_it_when_others_wait() -> None:
         if leases[0].holder == poor.holder:
             break
     assert now < 200
+
+
+def test_tasks_that_come_wait_for_the_end_of_long_requests() -> None:
+    world = World(SiteLimits(None, None, 2), 1, 60.0, 1)
+    world.longest_s = LEAVE_S - 10
+    for _ in range(4):
+        world.run(60.0)
+        world.tasks.append(Task(f"{len(world.tasks) + 1}.0.1"))
+    world.run(60.0)
+    world.check()
+    assert len({lease.holder for lease in world.leases}) == 2, "they take turns"
 
 
 @pytest.mark.parametrize("lanes_left", [1, 0])
