@@ -149,8 +149,11 @@ def test_the_version_before_is_the_newest_older_one_that_was_in_use(
 ) -> None:
     current = data.draw(st.sampled_from([*versions, "another"]))
     tried = data.draw(st.sets(st.sampled_from([*versions, "another"])))
-    before = version_before(versions, current, tried)
+    before = version_before(versions, current, None, tried)
     older = versions[versions.index(current) + 1 :] if current in versions else []
     used = [version for version in older if version not in tried]
     assert before == (used[0] if used else None)
     assert before not in {current, *tried}
+    for former in [*versions, "another"]:
+        recorded = former in versions and former != current
+        assert version_before(versions, current, former, tried) == (former if recorded else before)

@@ -866,7 +866,7 @@ def deploying(store: Store) -> None:
             store.packages.versions("package-7")
             store.packages.find_version("package-7")
             store.canaries.open_canary("package-7")
-            store.canaries.only_tried("package-7")
+            store.packages.version_before("package-7")
             store.canaries.open_canary("entry-7", of_entry=True)
     new = NewVersion("package-7", "new", "sha256:7", 1, 1, spiders=[{"name": "new", "args": {}}])
     store.packages.check_version(new)

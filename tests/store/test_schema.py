@@ -172,6 +172,7 @@ FROZEN = {
     "0017.mysql.sql": "a9ad85085ea3df8a",
     "0017.sqlite.sql": "591083f5a3e5cae2",
     "0017_pools.py": "ecc195cedadf8147",
+    "0018_former_versions.py": "e47c5c0e03678327",
 }
 
 

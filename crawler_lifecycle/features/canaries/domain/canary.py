@@ -95,12 +95,17 @@ class CanaryRow:
         return f"{'packages' if self.package else 'crawlers'}/{self.name}"
 
 
-def version_before(versions: Sequence[str], current: str, only_tried: Container[str]) -> str | None:
+def version_before(
+    versions: Sequence[str], current: str, former: str | None, only_tried: Container[str]
+) -> str | None:
     """Return the version that was in use before the current one; ``None`` if there is none.
 
-    ``versions`` are all versions, newest first. ``only_tried`` are those that canaries gave to runs
-    but did not accept.
+    ``versions`` are all versions, newest first. ``former`` is the recorded older version that was
+    in use before; there is none after a change to an older version. Without it, the answer is the
+    newest older version that is not ``only_tried``: given to runs by a canary, but not accepted.
     """
+    if former is not None and former != current and former in versions:
+        return former
     older = versions[versions.index(current) + 1 :] if current in versions else []
     return next((version for version in older if version not in only_tried), None)
 

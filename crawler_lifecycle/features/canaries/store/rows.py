@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,14 @@ from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Row, made, wanted
 from crawler_lifecycle.store.runs.tables import run_history
 
-from ..domain.canary import CanaryRow, CanarySettings, CanaryState, Judge, gets_new
+from ..domain.canary import (
+    CanaryRow,
+    CanarySettings,
+    CanaryState,
+    Judge,
+    gets_new,
+    version_before,
+)
 from .tables import canary
 
 _c = canary.c
@@ -109,11 +117,22 @@ def canary_row(row: Row) -> CanaryRow:
     return made(CanaryRow, row, state=CanaryState(row["state"]), judge=judge, **owner)
 
 
-def only_tried(conn: Connection, name: str, *, of_entry: bool = False) -> set[str]:
-    """Return the versions of a package or an entry that canaries tried and did not accept."""
+def used_before(
+    conn: Connection,
+    name: str,
+    versions: Sequence[str],
+    current: str,
+    former: str | None,
+    *,
+    of_entry: bool = False,
+) -> str | None:
+    """Return which of these versions, newest first, a package or an entry used before the current
+    one; ``None`` if there is none.
+    """
     kind = _c.new_digest == "" if of_entry else _c.new_digest != ""
     query = select(_c.new_version).where(_c.package == name, kind)
-    return {*conn.execute(query.where(_c.state != CanaryState.ACCEPTED)).scalars()}
+    tried = conn.execute(query.where(_c.state != CanaryState.ACCEPTED)).scalars()
+    return version_before(versions, current, former, {*tried})
 
 
 def of_package(name: str) -> ColumnElement[bool]:

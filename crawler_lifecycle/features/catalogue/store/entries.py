@@ -12,14 +12,14 @@ from sqlalchemy import Connection, Select, and_, delete, func, insert, select, u
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.projects import chosen
-from crawler_lifecycle.features.canaries.domain.canary import CanarySettings, version_before
+from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
 from crawler_lifecycle.features.canaries.store.rows import (
     cancel_canary,
     choose_version,
     of_entry,
-    only_tried,
     open_canary,
     start_canary,
+    used_before,
 )
 from crawler_lifecycle.ports.entries import CatalogueEntry, EntryMark, EntryVersion, number_of
 from crawler_lifecycle.store.base.bulk import rows_in
@@ -122,15 +122,22 @@ class EntryStore(StorePart):
         """
         with self._db.writing() as conn:
             found = self._own(conn, name)
-            versions = [str(number) for number in _numbers(conn, name)]
-            tried = only_tried(conn, name, of_entry=True)
-            before = version_before(versions, str(found["number"]), tried)
+            before = _used_before(conn, found)
             if before is None:
                 raise NotInThisState(
                     f"version: crawler {name!r} has no version before version "
                     f"{found['number']} that was in use; choose one (crawlctl crawler use)"
                 )
             return self._use(conn, found, int(before), by)
+
+    def version_before(self, name: str) -> str | None:
+        """Return the version that an entry used before the present one; ``None`` if there is
+        none.
+        """
+        with self._db.reading() as conn:
+            query = select(catalogue_entry).where(_e.name == name, *seen(catalogue_entry))
+            row = conn.execute(query).mappings().one_or_none()
+            return None if row is None else _used_before(conn, row)
 
     def delete_entry(self, name: str) -> CatalogueEntry | None:
         """Delete an entry, but keep its versions. Returns the entry; ``None`` if there was none.
@@ -293,6 +300,7 @@ def _put(
         owner = {"name": name, "project": change.project, "package": package}
         conn.execute(insert(catalogue_entry).values(**owner, **values))
     else:
+        values["former"] = found["number"] if number > found["number"] else None
         conn.execute(update(catalogue_entry).where(_e.name == name).values(**values))
 
 
@@ -312,6 +320,13 @@ def _numbers(conn: Connection, name: str) -> Sequence[int]:
     """Return the numbers of an entry's versions that the caller may see, newest first."""
     query = select(_c.number).where(_c.name == name, *seen(catalogue_change))
     return conn.execute(query.order_by(_c.number.desc())).scalars().all()
+
+
+def _used_before(conn: Connection, entry: Row) -> str | None:
+    """Return the version that an entry used before the present one."""
+    versions = [str(number) for number in _numbers(conn, entry["name"])]
+    numbers = (str(entry["number"]), entry["former"] and str(entry["former"]))
+    return used_before(conn, entry["name"], versions, *numbers, of_entry=True)
 
 
 def _newest(conn: Connection, names: Collection[str]) -> dict[str, int]:

@@ -21,6 +21,8 @@ catalogue_entry = new_table(
     project_column(),
     # The version in use, whose document is in the other table.
     required("number", Integer),
+    # The older version that was in use before.
+    Column("former", Integer),
     # The package whose deployment made the entry; null if a person did.
     Column("package", String(63)),
     required("changed_at", UtcTime),

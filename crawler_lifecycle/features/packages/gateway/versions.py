@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryState, version_before
+from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryState
 from crawler_lifecycle.features.catalogue.store.entries import EntryStore
 from crawler_lifecycle.ports.entries import CatalogueEntry
 from crawler_lifecycle.web.problems import refused
@@ -43,13 +43,11 @@ class CrawlerVersions:
         """
         if crawler is not None and crawler.package is not None:
             rows = self._of_package(crawler.package)
-            tried = self._canaries.only_tried(crawler.package)
+            before = self._packages.version_before(crawler.package)
         else:
             entry = self._entries.get_entry(name)
             rows = [] if entry is None else self._of_entry(entry)
-            tried = self._canaries.only_tried(name, of_entry=True)
-        current = next((row["version"] for row in rows if row["current"]), "")
-        before = version_before([row["version"] for row in rows], current, tried)
+            before = self._entries.version_before(name)
         return [{**row, "before": row["version"] == before} for row in rows]
 
     def _of_package(self, package: str) -> Sequence[Mapping[str, Any]]:

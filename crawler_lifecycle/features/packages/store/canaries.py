@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -94,11 +95,6 @@ class CanaryStore(StorePart):
             row = canary_rows.open_canary(conn, held)
         return None if row is None else row["canary_id"]
 
-    def only_tried(self, name: str, *, of_entry: bool = False) -> set[str]:
-        """Return the versions of a package or an entry that canaries tried and did not accept."""
-        with self._db.reading() as conn:
-            return canary_rows.only_tried(conn, name, of_entry=of_entry)
-
     def held(self, state: CanaryState) -> list[CanaryRow]:
         """Return the canaries in this state that no later change of their packages has settled."""
         query = select(canary).where(_c.state == state, _c.holder.is_not(None))
@@ -173,7 +169,10 @@ def _accept(conn: Connection, tried: CanaryRow, by: str, now: datetime) -> bool:
         change = EntryChange(tried.project, now, by)
         numbers = number_of(tried.old_version), number_of(tried.new_version)
         return replace_number(conn, tried.name, *numbers, change)
-    make_current(conn, tried.package, tried.new_version, by, now)
+    current: dict[str, Any] = {"current": tried.new_version, "former": tried.old_version}
+    current |= {"changed_at": now, "changed_by": by}
+    conn.execute(update(package).where(package.c.name == tried.package).values(**current))
+    follow(conn, tried.package, by, now)
     return True
 
 

@@ -15,8 +15,8 @@ from crawler_lifecycle.features.canaries.store.rows import (
     cancel_canary,
     choose_version,
     of_package,
-    only_tried,
     start_canary,
+    used_before,
 )
 from crawler_lifecycle.store.base.rows import Row, check_free, seen
 from crawler_lifecycle.store.base.unit import StorePart
@@ -127,12 +127,11 @@ class PackageStore(StorePart):
         values |= {"created_at": now, "created_by": new.by}
         conn.execute(insert(package_version).values(**values))
         if found is None:
-            owner = {"name": new.package, "project": chosen(new.project)}
-            changed = {"changed_at": now, "changed_by": new.by}
-            conn.execute(insert(package).values(**owner, **changed, current=new.version))
-        missing: Sequence[str] = ()
-        if old is None or new.canary is None:
-            missing = make_current(conn, new.package, new.version, new.by, now)
+            owner = {"name": new.package, "project": chosen(new.project), "current": new.version}
+            conn.execute(insert(package).values(**owner, changed_at=now, changed_by=new.by))
+        elif old is None or new.canary is None:
+            former = None if old is None else old.version
+            _make_current(conn, new.package, new.version, former, new.by, now)
         added = version_of(conn, new.package, new.version)
         assert added is not None
         if old is not None and new.canary is not None:
@@ -146,16 +145,19 @@ class PackageStore(StorePart):
         """
 
         def write(conn: Connection) -> VersionChange:
-            _locked(conn, name)
+            locked = _locked(conn, name)
             found = version_of(conn, name, version)
-            if found is None:
+            if found is None or locked is None:
                 raise NotInThisState(f"package {name!r} has no version {version!r}")
             now = self._clock()
             choose_version(conn, of_package(name), version, by, now)
-            if found.current:
-                return VersionChange(found, False, follow(conn, name, by, now))
-            missing = make_current(conn, name, version, by, now)
-            return VersionChange(replace(found, current=True), True, missing)
+            if not found.current:
+                before = locked["current"]
+                versions = _versions(conn, name)
+                newer = versions.index(version) < versions.index(before)
+                _make_current(conn, name, version, before if newer else None, by, now)
+            used = replace(found, current=True)
+            return VersionChange(used, not found.current, follow(conn, name, by, now))
 
         return self._db.inserting(f"entries of package {name!r}", write)
 
@@ -170,19 +172,19 @@ class PackageStore(StorePart):
     ) -> PackageVersion | None:
         """Delete a version; ``None`` if there is none. With the last one, the package is deleted.
 
-        With ``fall_back``, another version becomes current in place of the current one: the newest
-        of those that a canary did not only try, or else the newest. Raises ``NotInThisState`` for
+        With ``fall_back``, another version becomes current in place of the current one: the version
+        that was in use before, or else the newest. Raises ``NotInThisState`` for
         the current version of a package that has others without ``fall_back`` and, unless ``force``
         is true, for one that something names for later runs; and ``TooManyOpen``.
         """
 
         def write(conn: Connection) -> PackageVersion | None:
-            _locked(conn, name)
+            locked = _locked(conn, name)
             found = version_of(conn, name, version)
-            if found is None:
+            if found is None or locked is None:
                 return None
-            query = select(_v.version).where(_v.package == name, _v.version != version)
-            others = conn.execute(query.order_by(_v.version_id.desc())).scalars().all()
+            versions = _versions(conn, name)
+            others = [other for other in versions if other != version]
             if found.current and others and not fall_back:
                 raise NotInThisState(
                     f"version: {version!r} is the current one of package {name!r}; make another "
@@ -199,9 +201,10 @@ class PackageStore(StorePart):
                 conn.execute(delete(package).where(_p.name == name))
                 follow(conn, name, by, now)
             elif found.current:
-                skipped = only_tried(conn, name)
-                used = (other for other in others if other not in skipped)
-                make_current(conn, name, next(used, others[0]), by, now)
+                before = used_before(conn, name, versions, version, locked["former"])
+                _make_current(conn, name, before or others[0], None, by, now)
+            if found.current:
+                follow(conn, name, by, now)
             return found
 
         return self._db.inserting(f"entries of package {name!r}", write)
@@ -239,6 +242,15 @@ class PackageStore(StorePart):
         query = query.order_by(_v.version_id.desc()).limit(limit)
         return [version_row(row) for row in self._rows(query)]
 
+    def version_before(self, name: str) -> str | None:
+        """Return the version of a package that was current before; ``None`` if there is none."""
+        with self._db.reading() as conn:
+            query = select(package).where(_p.name == name, *seen(package))
+            row = conn.execute(query).mappings().one_or_none()
+            if row is None:
+                return None
+            return used_before(conn, name, _versions(conn, name), row["current"], row["former"])
+
     def find_version(self, name: str, version: str | None = None) -> PackageVersion | None:
         """Return a version of a package, by default the current one."""
         with self._db.reading() as conn:
@@ -254,6 +266,19 @@ def _start_canary(
     versions |= {"new_version": added.version, "new_digest": added.digest}
     began = {"created_at": added.created_at, "created_by": new.by}
     start_canary(conn, new.canary, uid, **owner, **versions, **began)
+
+
+def _make_current(
+    conn: Connection, name: str, version: str, former: str | None, by: str | None, now: datetime
+) -> None:
+    current = {"current": version, "former": former, "changed_at": now, "changed_by": by}
+    conn.execute(update(package).where(_p.name == name).values(**current))
+
+
+def _versions(conn: Connection, name: str) -> Sequence[str]:
+    """Return all versions of a package, newest first."""
+    query = select(_v.version).where(_v.package == name).order_by(_v.version_id.desc())
+    return conn.execute(query).scalars().all()
 
 
 def _locked(conn: Connection, name: str) -> Mapping[Any, Any] | None:

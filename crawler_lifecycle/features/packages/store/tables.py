@@ -23,6 +23,8 @@ package = new_table(
     project_column(),
     # The version that runs use which name none.
     required("current", String(64)),
+    # The older version that was current before.
+    Column("former", String(64)),
     required("changed_at", UtcTime),
     Column("changed_by", Words(255)),
     UniqueConstraint("name"),
