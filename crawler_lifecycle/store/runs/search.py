@@ -18,8 +18,9 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.search_words import search_words
 from crawler_lifecycle.store.base import search as base
+from crawler_lifecycle.store.base.rows import seen
 
-from .lists import RunFilters, newest_runs, page_of, times_of
+from .lists import RunFilters, first_after, last_before, newest_runs, page_of, times_of
 from .search_documents import first_filled
 from .tables import run_history, run_tag, run_word
 
@@ -105,8 +106,15 @@ def _with_words(
     sources = _sources(conn, filters, words)
     times = times_of(conn, filters)
     before = filters.before_run_id or ID_MAX
+    after = 0
+    # Entries of other times must not use up what a search may read.
+    if filters.created_until is not None:
+        before = min(before, first_after(conn, filters.created_until))
+    if filters.created_from is not None:
+        after = last_before(conn, filters.created_from)
     for _ in range(0, _READ_MAX, _CHUNK):
         chunk = _chunk(conn, replace(filters, before_run_id=before), times, sources)
+        chunk = [run_id for run_id in chunk if run_id > after]
         reach.whole = not chunk
         if reach.whole or len(ids) >= limit:
             break
@@ -195,6 +203,9 @@ def _chunk(
         # words.
         number = entry.run_id + 0 if source.is_range else entry.run_id
         newest = select(entry.run_id).where(source.condition, number < filters.before_run_id)
+        if source.is_range and seen(run_history):
+            newest = newest.join(run_history, run_history.c.run_id == entry.run_id)
+            newest = newest.where(*seen(run_history))
         queries.append(newest.order_by(number.desc()).limit(_CHUNK))
     return base.ids_among(conn, entry.run_id, queries, _CHUNK)
 

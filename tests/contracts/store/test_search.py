@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.search_words import document_words, search_words
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs import search, search_documents
-from crawler_lifecycle.store.runs.tables import run_word
-from tests.contracts.store.harness import Harness
+from crawler_lifecycle.store.runs.tables import run_history, run_word
+from tests.contracts.store.harness import START, Harness
 
 #: The last ones are words that full-text indexes omit by default, or that have a meaning in their
 #: queries.
@@ -150,6 +151,39 @@ def test_runs_of_former_builds_are_filled_the_newest_first(
     with harness.store.database.reading() as conn:
         again = conn.execute(select(run_word).order_by(*run_word.c)).all()
     assert again == written
+
+
+def test_a_search_of_a_time_reads_only_runs_of_that_time(
+    harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise newer and older runs with the words use up what one search may read."""
+    monkeypatch.setattr(search, "_CHUNK", 3)
+    monkeypatch.setattr(search, "_READ_MAX", 9)
+    with harness.store.database.writing() as conn:
+        for days, row in enumerate(reversed(many)):
+            mine = run_history.c.run_id == row.run_id
+            change = update(run_history).where(mine)
+            conn.execute(change.values(created_at=START + timedelta(days=days)))
+    times = {
+        "created_from": START + timedelta(days=10),
+        "created_until": START + timedelta(days=13),
+    }
+    rows, reach = harness.store.runs.search_runs("s", limit=100, **times)
+    oldest = [*reversed(many)][10:13]
+    assert [row.run_id for row in rows] == fitting(oldest[::-1], "s")
+    assert reach.whole
+    assert reach.note is None
+
+
+def test_a_search_of_a_project_reads_only_its_runs(
+    harness: Harness, many: list[RunRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = fitting([row for row in many if row.project == "other"], "serv")
+    monkeypatch.setattr(search, "_CHUNK", 3)
+    monkeypatch.setattr(search, "_READ_MAX", len(mine) + 3)
+    assert len(fitting(many, "serv")) > len(mine) + 3
+    with limited("other"):
+        assert found(harness, "serv") == mine
 
 
 def test_a_search_says_what_it_left_out(
