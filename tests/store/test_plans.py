@@ -799,6 +799,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
     for status in ([], ["COMPLETED", "FAILED"]):
         store.managers.newest(7, states=status)
         store.managers.newest(7, states=status, name="m7")
+    store.managers.failures("FAILED", "COMPLETED", [])
     store.managers.find_manager(None, "flow-7")
     store.managers.live_managers()
     store.managers.job_metadata(1, "filled-77")

@@ -69,6 +69,11 @@ class FleetCrawler:
     """The time at which its newest run was requested."""
     in_catalogue: bool
 
+    @property
+    def rank(self) -> int:
+        """The position of its state, from the worst state to the best."""
+        return RANKS[self.state]
+
 
 def crawler_state(
     name: str,
@@ -195,7 +200,7 @@ class Fleet:
         for name in sorted({*known, *newest}):
             about = of_crawler.get(name, ([], []))
             found.append(crawler_state(name, *about, newest.get(name), in_catalogue=name in known))
-        found.sort(key=lambda crawler: (RANKS[crawler.state], crawler.since or now, crawler.name))
+        found.sort(key=lambda crawler: (crawler.rank, crawler.since or now, crawler.name))
         day_from = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - DAY
         total = sum(line.runs for line in live)
         return FleetReport(found, incidents, total, runs.runs_since(day_from), day_from, away, now)

@@ -17,7 +17,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from crawler_lifecycle.domain.crawlers.state import RANKS, CrawlerState
+from crawler_lifecycle.domain.crawlers.state import CrawlerState
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
@@ -67,6 +67,8 @@ SORTS = {
     "good": "Good, 7 d",
     "items": "Items",
 }
+#: The field of a crawler for each order that needs no further reading.
+FIELDS = {"crawler": "name", "state": "rank", "last_run": "last_run_at", "items": "items"}
 #: The maximum number of crawlers, worst first, whose shares of good runs are read for an
 #: order.
 SHARES_MAX = 2_000
@@ -126,25 +128,20 @@ def ordered(
     """
     if sort is None:
         return list(crawlers), None
+    by = sort.removeprefix("-")
     note = None
-    values: dict[str, Any]
-    match sort.removeprefix("-"):
-        case "crawler":
-            values = {crawler.name: crawler.name for crawler in crawlers}
-        case "state":
-            values = {crawler.name: RANKS[crawler.state] for crawler in crawlers}
-        case "last_run":
-            values = {crawler.name: crawler.last_run_at for crawler in crawlers}
-        case "items":
-            values = {crawler.name: crawler.items for crawler in crawlers}
-        case _:
-            names = [crawler.name for crawler in crawlers]
-            values = dict(fleet.good_shares(names[:SHARES_MAX], report.at))
-            if len(names) > SHARES_MAX:
-                note = f"Only the {SHARES_MAX:,} crawlers in the worst states are in this order."
-    known = [crawler for crawler in crawlers if values.get(crawler.name) is not None]
-    unknown = [crawler for crawler in crawlers if values.get(crawler.name) is None]
-    known.sort(key=lambda crawler: values[crawler.name], reverse=sort.startswith("-"))
+    shares: Mapping[str, float] = {}
+    if by == "good":
+        shares = fleet.good_shares([crawler.name for crawler in crawlers[:SHARES_MAX]], report.at)
+        if len(crawlers) > SHARES_MAX:
+            note = f"Only the {SHARES_MAX:,} crawlers in the worst states are in this order."
+
+    def value(crawler: FleetCrawler) -> Any:
+        return shares.get(crawler.name) if by == "good" else getattr(crawler, FIELDS[by])
+
+    known = [crawler for crawler in crawlers if value(crawler) is not None]
+    unknown = [crawler for crawler in crawlers if value(crawler) is None]
+    known.sort(key=value, reverse=sort.startswith("-"))
     return known + unknown, note
 
 

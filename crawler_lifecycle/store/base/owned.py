@@ -22,7 +22,9 @@ from .rows import seen
 from .search import ListColumns, Listing, Reach, counted, in_statuses
 from .unit import RowUnit, StorePart, check_owner, read_row
 
-#: The maximum number of successes of one name that are compared with its failures.
+#: The maximum numbers of newest failures that are read, and of successes of one name that are
+#: compared with them.
+FAILED_MAX = 100
 SUCCESSES_MAX = 100
 
 R = TypeVar("R")
@@ -84,18 +86,22 @@ class OwnedPart(StorePart, Generic[U, R]):
                 conn, self._listing(before_id, states, name).rows(limit, *self.columns)
             )
 
-    def with_successes(self, failed: Iterable[R], success: str) -> list[R]:
-        """Return these failed rows and the newest rows with the status ``success`` and the same
-        names, in the order of their ends, newest first. All rows without a name count as one name.
+    def failures(self, failed: str, success: str, known: Iterable[R | None]) -> list[R]:
+        """Return the newest rows with the status ``failed``, those of ``known`` that have it, and
+        the newest rows with the status ``success`` and the same names, in the order of their ends,
+        newest first. All rows without a name count as one name.
         """
+        key = self.listed.key.name
 
         def end(row: Any) -> tuple[datetime, int]:
-            return row.ended_at or row.updated_at, getattr(row, self.listed.key.name)
+            return row.ended_at or row.updated_at, getattr(row, key)
 
-        found: list[Any] = [*failed]
-        for name in {row.name for row in found}:
-            found += self.newest(limit=SUCCESSES_MAX, states=[success], name=name)
-        return sorted(found, key=end, reverse=True)
+        rows: list[Any] = [*self.newest(limit=FAILED_MAX, states=[failed]), *filter(None, known)]
+        found = {getattr(row, key): row for row in rows if getattr(row, self.state.name) == failed}
+        for name in {row.name for row in found.values()}:
+            rows = self.newest(limit=SUCCESSES_MAX, states=[success], name=name)
+            found |= {getattr(row, key): row for row in rows}
+        return sorted(found.values(), key=end, reverse=True)
 
     def search(
         self,

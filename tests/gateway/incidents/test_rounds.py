@@ -79,6 +79,23 @@ def test_a_crawler_that_fails_is_found_in_the_next_round_and_a_good_run_ends_it(
         assert player.play(times=OFTEN) == []
 
 
+def test_runs_that_people_stopped_do_not_end_an_incident(
+    player: Player, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.features.incidents.gateway.conditions.RUNS", 2)
+    with harness.client() as client:
+        for _ in range(2):
+            harness.clock.forward(30)
+            run_ends(harness, client)
+        [row] = player.play(times=OFTEN)
+        for _ in range(4):
+            harness.clock.forward(WHOLE.total_seconds())
+            run_id = run_ends(harness, client)
+            stop = "UPDATE run_history SET ended_by = 'person' WHERE run_id = :id"
+            write(harness, stop, id=run_id)
+            assert [still.incident_id for still in player.play()] == [row.incident_id]
+
+
 def test_many_failures_of_one_cause_send_two_messages_while_they_last(
     player: Player, harness: Harness
 ) -> None:
@@ -244,8 +261,7 @@ def test_what_other_graphs_and_managers_do_ends_no_incident(
     player: Player, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order of their ends counts, and not how many others have ended since."""
-    monkeypatch.setattr("crawler_lifecycle.features.graphs.gateway.conditions.FAILED_MAX", 1)
-    monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.conditions.ROWS_MAX", 1)
+    monkeypatch.setattr("crawler_lifecycle.store.base.owned.FAILED_MAX", 1)
     step = {"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}
     names = ["walk", "walk", "other", "other", "last"]
     with harness.client() as client:

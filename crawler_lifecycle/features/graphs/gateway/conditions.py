@@ -10,23 +10,17 @@ from crawler_lifecycle.store.store import Store
 
 from ..domain.spec import GraphState
 
-#: The maximum numbers of failed graphs, and of open incidents about others, that are read.
-FAILED_MAX = 100
+#: The maximum number of open incidents about failed graphs.
 OPEN_MAX = 1_000
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Yield the graphs that failed, unless a later graph with the same name completed."""
-    newest = store.graphs.newest(limit=FAILED_MAX, states=[GraphState.DISCARDED])
-    failures = {row.key: row for row in newest}
     # Newer failures of other graphs do not end an incident.
-    for incident in store.incidents.list_incidents(limit=OPEN_MAX, kind="graph_failed"):
-        if incident.name not in failures:
-            row = store.graphs.find_graph(incident.name)
-            if row is not None and row.state is GraphState.DISCARDED:
-                failures[row.key] = row
+    incidents = store.incidents.list_incidents(limit=OPEN_MAX, kind="graph_failed")
+    known = (store.graphs.find_graph(incident.name) for incident in incidents)
     for failed in failed_since_good(
-        store.graphs.with_successes(failures.values(), GraphState.COMPLETED),
+        store.graphs.failures(GraphState.DISCARDED, GraphState.COMPLETED, known),
         lambda row: (row.project, row.name or normalised(row.key)),
         lambda row: row.state is GraphState.COMPLETED,
     ):

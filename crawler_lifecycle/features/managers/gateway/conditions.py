@@ -11,8 +11,7 @@ from crawler_lifecycle.store.store import Store
 
 from ..ports import ManagerRow
 
-#: The maximum numbers of failed managers, of open managers, and of open incidents about others that
-#: are read.
+#: The maximum numbers of open managers, and of open incidents about failed ones, that are read.
 ROWS_MAX = 100
 OPEN_MAX = 1_000
 
@@ -21,16 +20,10 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Yield the managers that failed, unless a later manager with the same name completed, and the
     managers whose class fails repeatedly.
     """
-    newest = store.managers.newest(limit=ROWS_MAX, states=[RunStatus.FAILED])
-    failures = {row.manager_id: row for row in newest}
     # Newer failures of other managers do not end an incident.
-    for incident in store.incidents.list_incidents(limit=OPEN_MAX, kind="manager_failed"):
-        manager_id = int(incident.name)
-        if manager_id not in failures:
-            row = store.managers.get_manager(manager_id)
-            if row is not None and row.status is RunStatus.FAILED:
-                failures[manager_id] = row
-    ended = store.managers.with_successes(failures.values(), RunStatus.COMPLETED)
+    incidents = store.incidents.list_incidents(limit=OPEN_MAX, kind="manager_failed")
+    known = (store.managers.get_manager(int(incident.name)) for incident in incidents)
+    ended = store.managers.failures(RunStatus.FAILED, RunStatus.COMPLETED, known)
     for failed in failed_since_good(
         [row for row in ended if row.stop is None],
         lambda row: (row.project, row.name),
