@@ -47,7 +47,7 @@ def add_crawler_versions(app: FastAPI, gateway: Gateway) -> None:
         if not names:
             fix = away or "crawlctl package list shows all packages"
             detail = f"no crawler executes a package {package[:100]!r}; {fix}"
-            raise Problem(404, "unknown_package", detail)
+            raise Problem(404, "package_not_found", detail)
         return RedirectResponse(f"{crawler_link(names[0]).path}/versions", 307)
 
     @app.get("/crawlers/{crawler}/versions")
