@@ -146,6 +146,19 @@ def test_a_task_that_left_a_site_long_ago_does_not_close_it(visits: Visits) -> N
     assert {row["holder"].partition("/")[0] for row in visits.rows(site_lease)} != {task.task}
 
 
+def test_a_late_success_on_another_host_does_not_open_a_site_that_is_probed(
+    visits: Visits,
+) -> None:
+    visits.limit(connections=2)
+    task = visits.start("first")
+    visits.ask(task, block=Block(429, 20.0), passed=True)
+    with visits.store.database.writing() as conn:
+        conn.execute(update(site).values(closed_until=1.0, closures=1))
+    assert visits.ask(task).probe
+    assert visits.ask(task, "a.shop.example", wanted=0, passed=True).probe
+    assert not visits.ask(task, kept=[0], passed=True).probe
+
+
 def test_the_tasks_that_left_a_site_are_few_rows(
     visits: Visits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

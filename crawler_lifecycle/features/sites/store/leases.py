@@ -428,19 +428,18 @@ class _Batch:
         name = row["site"]
         state = SiteState(row["closed_until"], row["closures"])
         changes: dict[str, Any] = {}
-        ends: dict[str, float] = {}
-        for lease in (*self._left.get(name, ()), *leases):
-            ends[lease.task] = max(lease.until, ends.get(lease.task, 0.0))
+        holders = {lease.holder for lease in leases if lease.until > now}
+        lately = (*self._left.get(name, ()), *leases)
+        visitors = {lease.task for lease in lately if lease.until > now - REPORT_S}
         for holder, report in self._asked[name].items():
             call = self._calls[holder]
-            until = ends.get(call.task, 0.0)
             if report.block is None:
-                if report.passed and until > now:
+                if report.passed and holder in holders:
                     state = passed(state, now)
                 continue
             closed_until = 0.0
             is_own = (name, call.run_id) in self._own
-            if is_own or until > now - REPORT_S:
+            if is_own or call.task in visitors:
                 most_s = CLOSED_MAX_S if is_own else STRANGER_MAX_S
                 block = replace(report.block, most_s=most_s)
                 state, closed_by = close(state, block, self._limits[name], now, call.run_id)
