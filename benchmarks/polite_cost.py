@@ -21,6 +21,7 @@ from benchmarks.polite_load import row
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.features.sites.domain.lanes import LONG_RENEW_S
 from crawler_lifecycle.task_tokens import Purpose, TaskClaim, sign_task
 from tests.support.filling import fill_runs, fill_tasks, patient_engine
 
@@ -41,7 +42,7 @@ TASKS = size(500, 20)
 RUNS = size(50, 2)
 SITES = size(1000, 40)
 RENEWALS_S = size(20.0, 5.0)
-#: Seconds over which the tasks begin, and until their leases have become long.
+#: Seconds over which the tasks begin, and until their leases have become long, at least.
 SPREAD_S = 3.0
 WARM_S = size(30.0, 3.0)
 #: ``crawl_runner_leases`` asks in one call about all hosts that are due within this number of
@@ -191,7 +192,9 @@ async def _renew(
     gate = asyncio.Event()
     end = asyncio.Event()
     chance = random.Random(65)
-    connector = aiohttp.TCPConnector(limit=100)
+    pauses: dict[str, float] = {}
+    # Like a crawler, it reuses no connection that the gateway may close now.
+    connector = aiohttp.TCPConnector(limit=100, keepalive_timeout=4)
     async with aiohttp.ClientSession(connector=connector) as http:
 
         async def task(number: int) -> None:
@@ -221,12 +224,17 @@ async def _renew(
                 for host in due:
                     answer = told.get("sites", {}).get(host, {"lanes": [], "ask_s": 1.0})
                     held[host] = [lane["lane"] for lane in answer["lanes"]]
+                    pauses[host] = answer["ask_s"]
                     # A crawler spreads its calls in the same way.
-                    ask_at[host] = time.monotonic() + answer["ask_s"] * chance.uniform(0.8, 1.0)
+                    ask_at[host] = time.monotonic() + pauses[host] * chance.uniform(0.8, 1.0)
                 await asyncio.sleep(max(0.0, min(ask_at.values()) - time.monotonic()))
 
         tasks = [asyncio.create_task(task(number)) for number in range(TASKS)]
         await asyncio.sleep(WARM_S)
+        for _ in range(int(4 * WARM_S)):
+            if min(pauses.values()) >= LONG_RENEW_S:
+                break
+            await asyncio.sleep(1)
         before = _cpu(gateway)
         began = time.monotonic()
         gate.set()
