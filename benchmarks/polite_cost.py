@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +183,7 @@ def _fill(fleet: Ours) -> list[RunRef]:
 
 
 async def _renew(
-    fleet: Ours, runs: Sequence[RunRef], key: bytes, gateway: int
+    fleet: Ours, runs: list[RunRef], key: bytes, gateway: int
 ) -> tuple[int, int, float]:
     """Renew leases for this time. Return the calls, the failed ones, and the cores that the gateway
     used.
