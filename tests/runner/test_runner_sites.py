@@ -96,13 +96,16 @@ def desk() -> Iterator[Desk]:
     server.server_close()
 
 
+@pytest.mark.parametrize("reactor", ["asyncioreactor.AsyncioSelector", "selectreactor.Select"])
 def test_a_crawl_that_waits_for_a_closed_site_stops_and_resumes(
-    scrapy_fixture: ScrapyFixture, desk: Desk
+    scrapy_fixture: ScrapyFixture, desk: Desk, reactor: str
 ) -> None:
     """The next attempt sends the requests that waited."""
     desk.free = False
     desk.closed_s = 3600.0
-    process = scrapy_fixture.start_spider("pages", {"n": "20"}, **desk.variables)
+    settings = json.dumps({"TWISTED_REACTOR": f"twisted.internet.{reactor}Reactor"})
+    variables = {**desk.variables, "CRAWL_SETTINGS": settings}
+    process = scrapy_fixture.start_spider("pages", {"n": "20"}, **variables)
     wait_until(lambda: desk.asked)
     wait_until(lambda: desk.asked[-1]["127.0.0.1"]["wanted"] > 1)
     process.send_signal(signal.SIGTERM)
@@ -113,9 +116,7 @@ def test_a_crawl_that_waits_for_a_closed_site_stops_and_resumes(
     desk.free = True
     desk.closed_s = 0.0
     assert (
-        scrapy_fixture.crawl(
-            "pages", {"n": "20"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="2", **desk.variables
-        )
+        scrapy_fixture.crawl("pages", {"n": "20"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="2", **variables)
         == 0
     )
     assert sorted(scrapy_fixture.site.paths) == sorted(f"/{page}" for page in range(20))

@@ -18,7 +18,7 @@ import random
 import secrets
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -302,7 +302,7 @@ class SiteLeases:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._bans = frozenset(bans)
         self._clock = GatewayClock()
-        self._sites: dict[str, LeasedHost] = {}
+        self._sites: defaultdict[str, LeasedHost] = defaultdict(LeasedHost)
         self._waiting: set[str] = set()
         self._changed = threading.Condition()
         self._next_ask = 0.0
@@ -349,7 +349,7 @@ class SiteLeases:
         """Call ``function`` as soon as a request to this host may begin."""
         with self._changed:
             now = time.monotonic()
-            site = self._sites.setdefault(host, LeasedHost())
+            site = self._sites[host]
             site.used_at = now
             site.waiting.append(function)
             self._waiting.add(host)
@@ -383,7 +383,7 @@ class SiteLeases:
         """
         with self._changed:
             now = time.monotonic()
-            site = self._sites.setdefault(host, LeasedHost())
+            site = self._sites[host]
             held = None if lane is None else site.lanes.get(lane)
             if held is not None:
                 held.busy = False
@@ -411,12 +411,12 @@ class SiteLeases:
     def refuse(self, host: str) -> None:
         """Count a request that robots.txt did not allow."""
         with self._changed:
-            self._sites.setdefault(host, LeasedHost()).refused += 1
+            self._sites[host].refused += 1
 
     def ask_anew(self, host: str) -> None:
         """Let requests to a host wait until each gateway knows the limit of its robots.txt."""
         with self._changed:
-            site = self._sites.setdefault(host, LeasedHost())
+            site = self._sites[host]
             if not site.lanes:
                 site.free = False
                 site.not_before = site.ask_at = time.monotonic() + NEW_LIMITS_S

@@ -11,10 +11,10 @@ The setting ``SITES_BAN_STATUSES`` lists the statuses that close a site for all 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import re
-import sys
 import threading
 import time
 import weakref
@@ -33,6 +33,8 @@ from twisted.internet.defer import Deferred
 
 #: Seconds between two checks whether the crawl is ending, while requests wait.
 _CHECK_S = 0.5
+#: Headers of responses that are reported, in Scrapy's form.
+_NOTED = frozenset({b"Retry-After", b"Tdm-Reservation"})
 #: Scrapy's own handlers, which close a connection after its request if a header says so. Browsers
 #: do not accept this header.
 _OWN_HANDLERS = re.compile(r"scrapy\.core\.downloader\.handlers\.(?!http2)")
@@ -54,6 +56,7 @@ class LeasedRequests:
         self._from_scheduler: Any = weakref.WeakSet()
         """Requests that a resumed crawl would send, because they came from the job folder."""
         self._thread = threading.get_ident()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: Any = None
         self._due = 0.0
         crawler.signals.connect(self._opened, signal=signals.spider_opened)
@@ -64,15 +67,16 @@ class LeasedRequests:
         return cls(crawler)
 
     def _opened(self) -> None:
-        if "twisted.internet.reactor" in sys.modules:
+        try:
+            # The timers of Twisted's reactor cost several times as much.
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a reactor without asyncio
             from twisted.internet import reactor
 
             self._later: Any = reactor.callLater
             self._from_thread: Any = reactor.callFromThread
         else:
-            import asyncio
-
-            loop = asyncio.get_running_loop()
+            self._loop = loop
             self._later = loop.call_later
             self._from_thread = loop.call_soon_threadsafe
         downloader = self._crawler.engine.downloader
@@ -132,11 +136,12 @@ class LeasedRequests:
             response = await original(request)
             status = response.status
 
-            def header(name: str) -> str:
-                return (response.headers.get(name) or b"").decode("latin-1")
+            if not _NOTED.isdisjoint(response.headers):
 
-            self._robots.note(parts.scheme, parts.netloc, header)
-            if "Retry-After" in response.headers:
+                def header(name: str) -> str:
+                    return (response.headers.get(name) or b"").decode("latin-1")
+
+                self._robots.note(parts.scheme, parts.netloc, header)
                 retry_after = retry_after_s(header("Retry-After"), header("Date"))
             return response
         finally:
@@ -190,12 +195,12 @@ class LeasedRequests:
         Raises ``IgnoreRequest`` if the crawl ends first.
         """
         while True:
-            wait = _Wait(host)
+            wait = _Wait(host, self._loop)
             self._waiting.add(wait)
             self._leases.begin(host, wait.begin)
             try:
                 if not wait.latest:
-                    await maybe_deferred_to_future(wait.deferred)
+                    await wait.turn
                 # The process may have been frozen, or busy for a long time.
                 if time.monotonic() <= wait.latest:
                     return wait.lane
@@ -247,7 +252,7 @@ class LeasedRequests:
         """End the waiting of all requests, because Scrapy ends a crawl when none is in progress."""
         for wait in list(self._waiting):
             if self._leases.cancel(wait.host, wait.begin):
-                wait.deferred.errback(IgnoreRequest(f"The crawl ended before {wait.host} was free"))
+                wait.fail(IgnoreRequest(f"The crawl ended before {wait.host} was free"))
 
     def _next(self, original: Any) -> Any:
         request = original()
@@ -263,18 +268,28 @@ class LeasedRequests:
 
 
 class _Wait:
-    """The waiting of one request."""
+    """The waiting of one request, in asyncio if there is a loop. That is cheaper than Twisted."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, loop: asyncio.AbstractEventLoop | None) -> None:
         self.host = host
-        self.deferred: Any = Deferred()
+        self.turn: Any
+        if loop is None:
+            deferred: Deferred[None] = Deferred()
+            self.turn = maybe_deferred_to_future(deferred)
+            self._end: Any = deferred.callback
+            self.fail: Any = deferred.errback
+        else:
+            self.turn = loop.create_future()
+            self._end = self.turn.set_result
+            self.fail = self.turn.set_exception
         self.lane: int | None = None
         self.latest = 0.0
 
     def begin(self, lane: int | None, latest: float) -> None:
         self.lane = lane
         self.latest = latest
-        self.deferred.callback(None)
+        with contextlib.suppress(asyncio.InvalidStateError):  # Scrapy cancelled the request
+            self._end(None)
 
 
 def _proxy_of(request: Any) -> str | None:
