@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import polite_cost, polite_faults
+from benchmarks import polite_cost, polite_faults, polite_hosts
 from benchmarks.polite_fleets import (
     CONNECTIONS,
     RATE,
@@ -121,6 +121,7 @@ ROWS: list[tuple[str, str, Callable[[Figures], str]]] = [
 _USUAL = "ours,plain" if SMALL else ",".join(WAYS)
 PARTS = {
     "ways": _ways,
+    "hosts": polite_hosts.main,
     "faults": polite_faults.main,
     "crawler": polite_cost.crawler,
     "renewals": polite_cost.renewals,

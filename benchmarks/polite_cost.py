@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import subprocess
-import sys
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import sqlalchemy as sa
@@ -28,6 +26,11 @@ from tests.support.filling import fill_runs, fill_tasks, patient_engine
 #: Requests a second of each crawl whose processor time is compared.
 CRAWL_RATE = 30
 CRAWL_S = size(45.0, 5.0)
+#: The parts of this time that are measured separately.
+ROUNDS = 5
+#: The crawls without leases, of which one closes each connection.
+UNLEASED = "unleased"
+CLOSING = "unleased, closing"
 #: Seconds for which the gateway is measured before any crawl.
 REST_S = size(15.0, 2.0)
 #: The limits of this service's crawls, by host. If connections are limited, each request has its
@@ -51,90 +54,88 @@ TOGETHER_S = 3.0
 
 
 def crawler() -> None:
-    """Compare crawls by this service with crawls by Scrapy alone, all at the same time."""
+    """Compare crawls with leases with the same crawls without them, all at the same time."""
     limits = {host: given for host, given in CRAWL_LIMITS.items() if given}
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         write_project(folder)
         with target(folder) as site, ours(folder, site, limits) as fleet:
-            _compare(folder, site, fleet)
+            _compare(site, fleet)
 
 
-def _compare(folder: Path, site: Target, fleet: Ours) -> None:
+def _compare(site: Target, fleet: Ours) -> None:
     gateway = fleet.stack.supervisor.pids()["gateway"]
-    before_all = _cpu(gateway)
+    before = _cpu(gateway)
     time.sleep(REST_S)
-    at_rest = (_cpu(gateway) - before_all) / REST_S * CRAWL_S
-    runs = {
-        host: fleet.crawl("scrapy", f"http://{host}:{site.port}", n, USER_AGENT=host, **_SETTINGS)
-        for n, host in enumerate(CRAWL_LIMITS)
-    }
-    url = f"http://{HOST}:{site.port}"
-    closing = {"DEFAULT_REQUEST_HEADERS": '{"Connection": "close"}'}
-    with (
-        _plain_crawl(folder, url, "alone", {}) as alone,
-        _plain_crawl(folder, url, "closing", closing) as closes,
-    ):
-        known = {"alone": alone.pid, "closing": closes.pid}
-        seen: set[str] = set()
-
-        def all_visit() -> bool:
-            seen.update(one.agent for one in site.journal().requests)
-            return len(seen) == len(known) + len(runs)
-
-        wait(all_visit, 120)
-        time.sleep(5)
-        pids = fleet.crawlers()
-        known |= {name: pids[run_id] for name, run_id in runs.items()}
-        site.journal()
-        before = {name: _cpu(pid) for name, pid in known.items()}
-        at_gateway = _cpu(gateway)
-        time.sleep(CRAWL_S)
-        used = {name: _cpu(pid) - before[name] for name, pid in known.items()}
-        at_gateway = _cpu(gateway) - at_gateway
-        requests = site.journal().requests
+    at_rest = (_cpu(gateway) - before) / REST_S * CRAWL_S
+    pids = _start_crawls(site, fleet)
+    before = _cpu(gateway)
+    rounds = [_milliseconds(site, pids) for _ in range(ROUNDS)]
+    at_gateway = _cpu(gateway) - before
     fleet.stop()
-    counts = {name: sum(one.agent == name for one in requests) for name in known}
-    ms = {name: 1000 * used[name] / counts[name] for name in known}
-    limited, rated, free = (ms[host] for host in CRAWL_LIMITS)
-    what = "processor time of a request in the crawler"
-    alone_ms = f"{ms['alone']:.2f} ms"
-    reach = "<= 1.03 x plain"
-    row(f"{what}, no limits", reach, _times(free, ms["alone"]), "-", alone_ms)
-    row(f"{what}, limited rate", reach, _times(rated, ms["alone"]), "-", alone_ms)
-    closing_ms = f"{ms['closing']:.2f} ms"
-    cell = _times(limited, ms["closing"])
-    row(f"{what}, limited connections; plain closes each", reach, cell, "-", closing_ms)
-    leased = counts[HOST] + counts["127.0.0.2"]
-    cell = f"{1000 * (at_gateway - at_rest) / leased:.2f} ms, and {1000 * at_rest / leased:.2f} ms"
+    for host, limit, base in (
+        ("127.0.0.3", "no limits", UNLEASED),
+        ("127.0.0.2", "limited rate", UNLEASED),
+        (HOST, "limited connections; the other closes each", CLOSING),
+    ):
+        times = sorted(part.ms[host] / part.ms[base] for part in rounds)
+        plain_ms = statistics.median(part.ms[base] for part in rounds)
+        row(
+            f"processor time of a request in the crawler, {limit}",
+            "<= 1.03 x without leases",
+            f"{statistics.median(times):.3f} x ({times[0]:.3f} to {times[-1]:.3f})",
+            "-",
+            f"{plain_ms:.2f} ms",
+        )
+    leased = sum(part.counts[host] for part in rounds for host in (HOST, "127.0.0.2"))
     row(
         "processor time of a request at the gateway, and of its work at rest",
         "<= 0.1 ms",
-        cell,
+        f"{1000 * (at_gateway - at_rest) / leased:.2f} ms, and {1000 * at_rest / leased:.2f} ms",
         "-",
         "-",
     )
 
 
-def _times(value: float, plain: float) -> str:
-    return f"{value / plain:.3f} x ({value:.2f} ms)"
+def _start_crawls(site: Target, fleet: Ours) -> dict[str, int]:
+    """Start a crawl for each limit, and two without leases. Return their process ids by name, when
+    all visit the site.
+    """
+    settings = dict.fromkeys(CRAWL_LIMITS, _SETTINGS)
+    settings[UNLEASED] = _SETTINGS
+    settings[CLOSING] = {**_SETTINGS, "DEFAULT_REQUEST_HEADERS": '{"Connection": "close"}'}
+    runs = {}
+    for number, (name, given) in enumerate(settings.items()):
+        host = name if name in CRAWL_LIMITS else HOST
+        url = f"http://{host}:{site.port}"
+        runs[name] = fleet.crawl("scrapy", url, number, USER_AGENT=name, **given)
+    seen: set[str] = set()
+
+    def all_visit() -> bool:
+        seen.update(request.agent for request in site.journal().requests)
+        return seen >= runs.keys()
+
+    wait(all_visit, 120)
+    time.sleep(5)
+    pids = fleet.crawlers()
+    return {name: pids[run_id] for name, run_id in runs.items()}
 
 
-@contextlib.contextmanager
-def _plain_crawl(
-    folder: Path, url: str, name: str, settings: dict[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    words = [sys.executable, "-m", "scrapy", "crawl", "polite", "-a", f"site={url}"]
-    words += ["-a", f"number={name}"]
-    for key, value in {**_SETTINGS, **settings, "USER_AGENT": name}.items():
-        words += ["-s", f"{key}={value}"]
-    with (folder / f"{name}.log").open("wb") as log:
-        running = subprocess.Popen(words, cwd=folder / "project", stdout=log, stderr=log)
-    try:
-        yield running
-    finally:
-        running.terminate()
-        running.wait()
+class Round(NamedTuple):
+    """The requests of each crawl in a part of the time, and the milliseconds of each."""
+
+    counts: dict[str, int]
+    ms: dict[str, float]
+
+
+def _milliseconds(site: Target, pids: dict[str, int]) -> Round:
+    """Measure all crawls for a while."""
+    site.journal()
+    before = {name: _cpu(pid) for name, pid in pids.items()}
+    time.sleep(CRAWL_S / ROUNDS)
+    used = {name: _cpu(pid) - before[name] for name, pid in pids.items()}
+    counts = Counter(request.agent for request in site.journal().requests)
+    return Round(dict(counts), {name: 1000 * used[name] / counts[name] for name in pids})
 
 
 def renewals() -> None:

@@ -35,6 +35,8 @@ from tests.kubernetes.cluster import binaries
 from tools.faults.scrapyd import program
 
 HOST = "127.0.0.1"
+#: A domain whose hosts are this machine, for crawls of Scrapy.
+DOMAIN = "polite.example"
 RATE = 10.0
 CONNECTIONS = 4
 #: The limits of each site.
@@ -42,9 +44,10 @@ LIMITS = {HOST: {"requests_per_s": RATE, "connections": CONNECTIONS}}
 #: Slots for tasks: more than there are crawls, so that nothing else limits them.
 SLOTS = 128
 ROOT = Path(__file__).parents[1]
-#: A crawler starts again with the clock that ``env`` names. The catalogue refuses ``LD_PRELOAD``.
+#: A crawler starts again with the clock that ``env`` names. The catalogue refuses ``LD_PRELOAD``. One
+#: whose settings contain ``unleased`` asks for no leases.
 _SETTINGS = f"""
-import os, sys
+import os, socket, sys
 library = os.environ.get("CLOCK_LIBRARY", "")
 if os.environ.get("LD_PRELOAD", "") != library:
     os.execve(sys.executable, sys.orig_argv, os.environ | {{"LD_PRELOAD": library}})
@@ -55,6 +58,17 @@ RANDOMIZE_DOWNLOAD_DELAY = False
 CONCURRENT_REQUESTS_PER_DOMAIN = {CONNECTIONS}
 TELNETCONSOLE_ENABLED = False
 LOG_LEVEL = "INFO"
+HTTPERROR_ALLOW_ALL = True
+if "unleased" in os.environ.get("CRAWL_SETTINGS", ""):
+    os.environ.pop("CRAWL_LEASES_URL", None)
+
+def local(find):
+    return lambda host, *more, **named: find(
+        "127.0.0.1" if str(host).endswith(".{DOMAIN}") else host, *more, **named
+    )
+
+socket.getaddrinfo = local(socket.getaddrinfo)
+socket.gethostbyname = local(socket.gethostbyname)
 """
 _SPIDER = """
 import scrapy
@@ -389,11 +403,14 @@ class Ours:
         self.stack = stack
         self.gateway = Gateway(str(stack.addresses["gateway"]), timeout_s=60)
         self.stamp = time.time_ns()
+        self.kinds = list(kinds())
+        self.url = site.url
+        """The address at which crawls begin."""
 
     def start(self, number: int, seconds: float) -> None:
         """See ``Fleet``."""
-        kind = list(kinds())[number % len(kinds())]
-        self.crawl(kind, self.site.url, number, CLOSESPIDER_TIMEOUT=f"{seconds:.0f}")
+        kind = self.kinds[number % len(self.kinds)]
+        self.crawl(kind, self.url, number, CLOSESPIDER_TIMEOUT=f"{seconds:.0f}")
 
     def crawl(self, kind: str, url: str, number: int, **settings: str) -> int:
         """Start a crawl of a site with these settings. Return its run."""

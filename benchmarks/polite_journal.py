@@ -17,6 +17,8 @@ class Request(NamedTuple):
     status: int
     path: str
     agent: str
+    host: str = ""
+    """The header ``Host`` without the port."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Journal:
     def from_json(cls, data: Any) -> Journal:
         """Read what ``/journal`` returned."""
         requests = [
-            Request(at, math.inf if end is None else end, status, path, agent)
-            for at, end, status, path, agent in data["requests"]
+            Request(at, math.inf if end is None else end, *others)
+            for at, end, *others in data["requests"]
         ]
         connections = [(at, math.inf if end is None else end) for at, end in data["connections"]]
         return cls(sorted(requests), connections, [(at, end) for at, end in data["closings"]])
@@ -60,6 +62,11 @@ class Journal:
             [(at, over) for at, over in self.connections if at < end and over > begin],
             [one for one in self.closings if begin <= one[0] < end],
         )
+
+    def of(self, host: str) -> Journal:
+        """Return the requests to a host, without connections."""
+        requests = [request for request in self.requests if request.host == host]
+        return Journal(requests, [], self.closings)
 
     @property
     def most_a_second(self) -> int:

@@ -3,9 +3,10 @@
 ``python -m benchmarks.polite_site PORT CONTROL_PORT`` listens on loopback. Each page answers after
 20 to 80 ms and links to three pages that nobody has seen yet. The control port has ``/close?for=S``,
 after which the site answers 429 with ``Retry-After`` for S seconds, ``/slow?by=S``, after which
-each answer takes S seconds longer, and ``/journal``, which returns
-everything since the last call as JSON. Any other path returns how many requests that is. All times are those of the monotonic clock, which all
-processes of a machine share.
+each answer takes S seconds longer, ``/hosts?name=A&name=B``, after which its pages link to these
+hosts, to odd statuses and to redirects between the hosts, and ``/journal``, which returns
+everything since the last call as JSON. Any other path returns how many requests that is. All times
+are those of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 ANSWER_S = (0.02, 0.08)
 LINKS = 3
+#: A status that HTTP does not define, and the kinds of pages at several hosts.
+ODD = 999
+KINDS = ("p", "p", "moved", "odd")
 #: Each is a separate site for crawlers.
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 #: The maximum number of bytes of an unfinished request, after which its connection is closed.
@@ -36,25 +41,37 @@ class Site:
     """What the site has seen, and until when it is closed."""
 
     requests: list[list[Any]] = field(default_factory=list)
-    """Arrival, end of the answer or null, status, path, and user agent."""
+    """Arrival, end of the answer or null, status, path, user agent, and host."""
     connections: list[list[float | None]] = field(default_factory=list)
     """Begin, and end or null."""
     closings: list[list[float]] = field(default_factory=list)
     """Begin and end."""
     slow_s: float = 0.0
+    hosts: list[str] = field(default_factory=list)
     pages: itertools.count[int] = field(default_factory=itertools.count)
     delays: random.Random = field(default_factory=lambda: random.Random(65))
 
-    def answer(self, path: str) -> tuple[int, dict[str, str], str]:
-        """Return status, headers and body."""
+    def answer(self, path: str, port: str) -> tuple[int, dict[str, str], str]:
+        """Return status, headers and body. ``port`` is where the site listens."""
         until = self.closings[-1][1] if self.closings else 0.0
         left = until - time.monotonic()
         if left > 0:
             return 429, {"Retry-After": str(math.ceil(left))}, "slow down"
         if path == "/robots.txt":
             return 200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow:\n"
-        links = "".join(f"<a href='/p/{next(self.pages)}'>next</a>" for _ in range(LINKS))
-        return 200, {"Content-Type": "text/html"}, f"<title>{path}</title>{links}"
+        if path.startswith("/moved/"):
+            return 302, {"Location": self._link(port, ["p"])}, ""
+        links = "".join(f"<a href='{self._link(port, KINDS)}'>next</a>" for _ in range(LINKS))
+        status = ODD if path.startswith("/odd/") else 200
+        return status, {"Content-Type": "text/html"}, f"<title>{path}</title>{links}"
+
+    def _link(self, port: str, kinds: Sequence[str]) -> str:
+        """Return the address of a page that nobody has seen yet, at the next host."""
+        number = next(self.pages)
+        if not self.hosts:
+            return f"/p/{number}"
+        host = self.hosts[number % len(self.hosts)]
+        return f"http://{host}:{port}/{kinds[number // len(self.hosts) % len(kinds)]}/{number}"
 
     def close(self, seconds: float) -> dict[str, float]:
         """Answer 429 from now on, for this time."""
@@ -112,8 +129,9 @@ class Connection(asyncio.Protocol):
         headers = {
             name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
         }
-        status, answered, body = self.site.answer(path)
-        entry = [time.monotonic(), None, status, path, headers.get("user-agent", "")]
+        host, _, port = headers.get("host", "").partition(":")
+        status, answered, body = self.site.answer(path, port)
+        entry = [time.monotonic(), None, status, path, headers.get("user-agent", ""), host]
         self.site.requests.append(entry)
         self.asked.append(entry)
         keep = headers.get("connection", "").lower() != "close"
@@ -141,6 +159,9 @@ async def _control(site: Site, reader: asyncio.StreamReader, writer: asyncio.Str
         told: dict[str, Any] = site.close(float(parse_qs(url.query)["for"][0]))
     elif url.path == "/slow":
         site.slow_s = float(parse_qs(url.query)["by"][0])
+        told = {}
+    elif url.path == "/hosts":
+        site.hosts = parse_qs(url.query)["name"]
         told = {}
     elif url.path == "/journal":
         told = site.take()
