@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from crawl_runner_leases import SiteLeases
-from crawl_runner_robots import RobotsFile, SharedRobots
+from crawl_runner_robots import RobotsFile, SharedRobots, redirect_target
 from crawl_runner_turns import known_robots, retry_after_s, turn_at
 from crawlee import HttpHeaders
 from crawlee.http_clients import HttpClient, HttpCrawlingResult, ImpitHttpClient
@@ -153,17 +153,11 @@ class _Hop(NamedTuple):
     def after(self, response: Any) -> _Hop | None:
         """Return the request to which a response redirects; ``None`` if there is none."""
         status = response.status_code
-        location = response.headers.get("location")
-        if status not in (301, 302, 303, 307, 308) or not location:
+        url = redirect_target(self.url, status, response.headers.get("location"))
+        if url is None:
             return None
         before = urlsplit(self.url)
-        try:
-            url = urljoin(self.url, location)
-            after = urlsplit(url)
-        except ValueError:
-            return None
-        if after.scheme not in ("http", "https") or not after.hostname:
-            return None
+        after = urlsplit(url)
         changed: dict[str, Any] = {}
         dropped: set[str] = set()
         method = self.options.get("method", "GET")

@@ -175,8 +175,8 @@ class SharedRobots:
         url = origin + path
         response = self._request(url)
         for _ in range(_REDIRECTS):
-            target = _target(url, response)
-            if target is None:
+            target = redirect_target(url, response.status, response.location)
+            if target is None or not _is_same_site(url, target):
                 break
             url = target
             response = self._request(url)
@@ -246,20 +246,24 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _target(url: str, response: _Response) -> str | None:
-    """Return the URL to which a response redirects; ``None`` outside of the site, whose rules are
-    never the data of another server.
-    """
-    if response.status not in (301, 302, 303, 307, 308) or not response.location:
+def redirect_target(url: str, status: int | None, location: str | None) -> str | None:
+    """Return the URL to which a response redirects; ``None`` if it does not."""
+    if status not in (301, 302, 303, 307, 308) or not location:
         return None
     try:
-        target = urljoin(url, response.location)
-        after = urlsplit(target)
+        target = urljoin(url, location)
+        parts = urlsplit(target)
     except ValueError:
         return None
-    hosts = sorted((urlsplit(url).hostname or "", after.hostname or ""), key=len)
-    same = hosts[0] == hosts[1] or hosts[1].endswith(f".{hosts[0]}")
-    return target if after.scheme in ("http", "https") and same else None
+    return target if parts.scheme in ("http", "https") and parts.hostname else None
+
+
+def _is_same_site(url: str, other: str) -> bool:
+    """Return whether one host is the other one or above it, so that a site's rules are never the
+    data of another server.
+    """
+    hosts = sorted((urlsplit(url).hostname or "", urlsplit(other).hostname or ""), key=len)
+    return hosts[0] == hosts[1] or hosts[1].endswith(f".{hosts[0]}")
 
 
 def _fetched(url: str, agent: str) -> _Response:
