@@ -176,7 +176,11 @@ class SharedRobots:
         response = self._request(url)
         for _ in range(_REDIRECTS):
             target = redirect_target(url, response.status, response.location)
-            if target is None or not _is_same_site(url, target):
+            # One host has to be the other one or above it: the rules of a site are never the data
+            # of another server.
+            hosts = [urlsplit(place or "").hostname or "" for place in (url, target)]
+            above, below = sorted(hosts, key=len)
+            if target is None or not f".{below}".endswith(f".{above}"):
                 break
             url = target
             response = self._request(url)
@@ -256,14 +260,6 @@ def redirect_target(url: str, status: int | None, location: str | None) -> str |
     except ValueError:
         return None
     return target if parts.scheme in ("http", "https") and parts.hostname else None
-
-
-def _is_same_site(url: str, other: str) -> bool:
-    """Return whether one host is the other one or above it, so that a site's rules are never the
-    data of another server.
-    """
-    hosts = sorted((urlsplit(url).hostname or "", urlsplit(other).hostname or ""), key=len)
-    return hosts[0] == hosts[1] or hosts[1].endswith(f".{hosts[0]}")
 
 
 def _fetched(url: str, agent: str) -> _Response:
