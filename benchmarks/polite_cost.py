@@ -101,14 +101,11 @@ def _start_crawls(site: Target, fleet: Ours) -> dict[str, int]:
     """Start a crawl for each limit, and two without leases. Return their process ids by name, when
     all visit the site.
     """
-    settings = dict.fromkeys(CRAWL_LIMITS, _SETTINGS)
-    settings[UNLEASED] = _SETTINGS
-    settings[CLOSING] = {**_SETTINGS, "DEFAULT_REQUEST_HEADERS": '{"Connection": "close"}'}
     runs = {}
-    for number, (name, given) in enumerate(settings.items()):
+    for number, name in enumerate([*CRAWL_LIMITS, UNLEASED, CLOSING]):
         host = name if name in CRAWL_LIMITS else HOST
         url = f"http://{host}:{site.port}"
-        runs[name] = fleet.crawl("scrapy", url, number, USER_AGENT=name, **given)
+        runs[name] = fleet.crawl("scrapy", url, number, USER_AGENT=name, **_SETTINGS)
     seen: set[str] = set()
 
     def all_visit() -> bool:

@@ -45,7 +45,7 @@ LIMITS = {HOST: {"requests_per_s": RATE, "connections": CONNECTIONS}}
 SLOTS = 128
 ROOT = Path(__file__).parents[1]
 #: A crawler starts again with the clock that ``env`` names. The catalogue refuses ``LD_PRELOAD``. One
-#: whose settings contain ``unleased`` asks for no leases.
+#: whose settings contain ``unleased`` asks for no leases, and ``closing`` lets connections end.
 _SETTINGS = f"""
 import os, socket, sys
 library = os.environ.get("CLOCK_LIBRARY", "")
@@ -59,8 +59,11 @@ CONCURRENT_REQUESTS_PER_DOMAIN = {CONNECTIONS}
 TELNETCONSOLE_ENABLED = False
 LOG_LEVEL = "INFO"
 HTTPERROR_ALLOW_ALL = True
-if "unleased" in os.environ.get("CRAWL_SETTINGS", ""):
+told = os.environ.get("CRAWL_SETTINGS", "")
+if "unleased" in told:
     os.environ.pop("CRAWL_LEASES_URL", None)
+if "closing" in told:
+    DEFAULT_REQUEST_HEADERS = {{"Connection": "close"}}
 
 def local(find):
     return lambda host, *more, **named: find(
