@@ -17,11 +17,12 @@ from sqlalchemy import insert, select, update
 from crawler_lifecycle.domain.errors import StoreRefused, StoreUnavailable
 from crawler_lifecycle.features.sites.domain.lanes import LONG_LEASE_S, PACE
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.gateway import leases as gateway_module
 from crawler_lifecycle.features.sites.gateway.leases import LeaseDesk
 from crawler_lifecycle.features.sites.store import leases as leases_module
 from crawler_lifecycle.features.sites.store import minutes as minutes_module
 from crawler_lifecycle.features.sites.store.entries import FRESH
-from crawler_lifecycle.features.sites.store.leases import LeaseCall, SiteAnswer
+from crawler_lifecycle.features.sites.store.leases import LeaseCall, SiteAnswer, SiteReport
 from crawler_lifecycle.features.sites.store.tables import (
     run_site,
     site,
@@ -153,11 +154,40 @@ def test_a_call_that_the_database_refuses_fails_alone() -> None:
     assert store.calls <= 7
 
 
-def test_a_database_that_is_down_is_not_asked_for_each_call() -> None:
-    store = RefusingStore(StoreUnavailable("away"))
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), KeyError("a fault of the code")])
+def test_a_database_that_does_not_refuse_a_value_is_not_asked_for_each_call(
+    error: Exception,
+) -> None:
+    store = RefusingStore(error)
     answers = asyncio.run(ask_together(store))
-    assert [type(answer) for answer in answers] == [StoreUnavailable] * 8
+    assert [type(answer) for answer in answers] == [type(error)] * 8
     assert store.calls == 1
+
+
+class CountingStore:
+    """A database that notes the processes of each transaction."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def answer(self, calls: Sequence[LeaseCall]) -> list[dict[str, SiteAnswer]]:
+        self.batches.append([call.process for call in calls])
+        return [{} for _ in calls]
+
+
+def test_one_transaction_answers_all_processes_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two urgent calls of one process need two, and the second one does not wait for others."""
+    monkeypatch.setattr(gateway_module, "PATIENCE_S", 3_600.0)
+    store = CountingStore()
+
+    async def ask() -> None:
+        desk = LeaseDesk(store)  # type: ignore[arg-type]
+        urgent = {SHOP: SiteReport(SHOP, 1)}
+        calls = [LeaseCall(1, None, 0, 1, urgent, name) for name in ("a", "b", "c", "a")]
+        await asyncio.wait_for(asyncio.gather(*map(desk.answer, calls)), 60)
+
+    asyncio.run(ask())
+    assert store.batches == [["a", "b", "c"], ["a"]]
 
 
 def test_a_run_of_a_project_token_leases_lanes_and_closes_its_site(

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.bounds import INT_MAX
-from crawler_lifecycle.domain.errors import StoreRefused, StoreUnavailable
+from crawler_lifecycle.domain.errors import StoreRefused
 from crawler_lifecycle.domain.hosts import HOST_MAX, host_of
 from crawler_lifecycle.gateway.access.operations import caller_run
 from crawler_lifecycle.gateway.api.paging import Id
@@ -189,15 +189,20 @@ class LeaseDesk:
             self._worker = None
 
     async def _answer_batch(self) -> None:
-        """Answer all calls that are waiting. A second call of a task waits for the next batch."""
-        batch: dict[str, tuple[LeaseCall, asyncio.Future[Answers]]] = {}
+        """Answer all calls that are waiting. A second call of a process waits for the next batch,
+        because its lanes have the same holders.
+        """
+        batch: dict[tuple[str, str], tuple[LeaseCall, asyncio.Future[Answers]]] = {}
         rest = []
         for call, future in self._waiting:
-            if call.task in batch:
+            caller = (call.task, call.process)
+            if caller in batch:
                 rest.append((call, future))
             elif not future.done():
-                batch[call.task] = call, future
+                batch[caller] = call, future
         self._waiting = rest
+        if not all(call.only_renews for call, _ in rest):
+            self._urgent.set()
         calls = [call for call, _ in batch.values()]
         answers = await run_in_threadpool(self._answers, calls)
         for (_, future), found in zip(batch.values(), answers, strict=True):
@@ -217,8 +222,7 @@ class LeaseDesk:
         try:
             return [*self._store.answer(calls)]
         except Exception as error:
-            is_down = isinstance(error, StoreUnavailable) and not isinstance(error, StoreRefused)
-            if is_down or len(calls) == 1:
+            if not isinstance(error, StoreRefused) or len(calls) == 1:
                 return [error] * len(calls)
         half = len(calls) // 2
         return [*self._answers(calls[:half]), *self._answers(calls[half:])]
