@@ -146,6 +146,19 @@ def test_a_task_that_left_a_site_long_ago_does_not_close_it(visits: Visits) -> N
     assert {row["holder"].partition("/")[0] for row in visits.rows(site_lease)} != {task.task}
 
 
+def test_the_latest_end_of_the_leases_of_a_task_counts(visits: Visits) -> None:
+    visits.limit(connections=2)
+    task = visits.start("first")
+    visits.ask(task, wanted=2)
+    with visits.store.database.writing() as conn:
+        now = db_now(conn)
+        ended = update(site_lease).where(site_lease.c.lane == 1).values(until=now - REPORT_S + 5)
+        conn.execute(ended)
+    visits.ask(task, wanted=0)
+    [left] = visits.rows(site_lease)
+    assert left["until"] > now - 1
+
+
 def test_a_late_success_on_another_host_does_not_open_a_site_that_is_probed(
     visits: Visits,
 ) -> None:

@@ -466,7 +466,9 @@ class _Batch:
         left: dict[str, LaneLease] = {}
         for lease in (*self._left.get(name, ()), *before):
             until = min(lease.until, now)
-            if lease.task not in present and until > now - REPORT_S:
+            other = left.get(lease.task)
+            is_latest = other is None or other.until < until
+            if lease.task not in present and until > now - REPORT_S and is_latest:
                 left[lease.task] = replace(lease, holder=lease.task, until=until)
         newest = sorted(left.values(), key=lambda lease: -lease.until)[:LEFT_MAX]
         rows = [replace(lease, lane=_LEFT + n) for n, lease in enumerate(newest)]
