@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from crawler_lifecycle.web.problems import Problem
 from ..domain.closing import Block
 from ..domain.lanes import LANES_MAX
 from ..store.leases import Answers, LeaseCall, LeaseStore, SiteAnswer, SiteReport
+from ..store.minutes import OTHERS
 
 #: The maximum numbers of sites in one call, and of lanes for which a task asks at one site.
 SITES_MAX = 100
@@ -41,31 +43,36 @@ CALLS_MAX = 1000
 #: many calls costs much less.
 PATIENCE_S = 0.5
 
+
+# A crawler whose call is refused has no leases, and older ones then keep no limits. Therefore, no
+# response of a site may make a report wrong.
+def _known_statuses(counts: dict[str, int]) -> dict[str, int]:
+    """Count statuses that no response should have as ``error``."""
+    known = Counter[str]()
+    for status, count in counts.items():
+        known[status if re.fullmatch("[1-5][0-9]{2}", status) else "error"] += count
+    return dict(known)
+
+
+def _known_proxies(proxies: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Count proxies whose names are not a host and a port as ``others``."""
+    known: dict[str, Counter[str]] = {}
+    for proxy, counts in proxies.items():
+        is_known = len(proxy) <= PROXY_LENGTH_MAX and re.fullmatch("[!-?A-~]+", proxy)
+        known.setdefault(proxy if is_known else OTHERS, Counter()).update(counts)
+    return {proxy: dict(counts) for proxy, counts in known.items()}
+
+
 _Lane = Annotated[int, Field(ge=0, lt=1000)]
-
-
-def _check_status(name: str) -> str:
-    if re.fullmatch(r"[1-5][0-9]{2}|error", name) is None:
-        raise ValueError("give a status from 100 to 599, or error")
-    return name
-
-
-def _check_proxy(name: str) -> str:
-    if len(name) > PROXY_LENGTH_MAX or re.fullmatch(r"[!-~]+", name) is None or "@" in name:
-        raise ValueError("give a host and a port without a user, such as proxy.example:3128")
-    return name
-
-
-_Status = Annotated[str, AfterValidator(_check_status)]
 _Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
-_Proxy = Annotated[str, AfterValidator(_check_proxy)]
+_Statuses = Annotated[dict[str, _Count], AfterValidator(_known_statuses)]
 _Host = Annotated[str, Field(min_length=1, max_length=HOST_MAX)]
 
 
 class RefusedRequest(StrictBody):
     """A response with which the site refused a request."""
 
-    status: int = Field(ge=400, le=599)
+    status: int = Field(description="any other than 400 to 599 counts as 429")
     retry_after_s: float | None = Field(
         default=None,
         ge=0,
@@ -86,23 +93,26 @@ class SiteDemand(StrictBody):
         default=None, description="the site refused a request, so it closes for all tasks"
     )
     passed: bool = Field(default=False, description="true if the site answered a request")
-    statuses: dict[_Status, _Count] = Field(
+    statuses: _Statuses = Field(
         default_factory=dict,
-        description="the number of responses by status; `error` counts requests without one",
+        description="the number of responses by status; `error` counts requests without one, and "
+        "statuses other than 100 to 599",
     )
     refused: _Count = Field(
         default=0, description="the number of requests that robots.txt did not allow"
     )
-    proxies: dict[_Proxy, dict[_Status, _Count]] = Field(
+    proxies: Annotated[dict[str, _Statuses], AfterValidator(_known_proxies)] = Field(
         default_factory=dict,
         max_length=PROXIES_MAX,
-        description="the part of `statuses` that came through each proxy, such as `proxy:3128`",
+        description="the part of `statuses` that came through each proxy, such as `proxy:3128`; "
+        "a name that is not a host and a port in ASCII counts as `others`",
     )
 
     def to_report(self, host: str) -> SiteReport:
         block = None
         if self.block is not None:
-            block = Block.of(self.block.status, self.block.retry_after_s)
+            status = self.block.status if 400 <= self.block.status < 600 else 429
+            block = Block.of(status, self.block.retry_after_s)
         statuses = {status: count for status, count in self.statuses.items() if count}
         return SiteReport(
             host, self.wanted, self.kept, block, self.passed, statuses, self.refused, self.proxies
