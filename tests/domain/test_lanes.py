@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from crawler_lifecycle.features.sites.domain.lanes import (
     SteadyClock,
     assign_lanes,
     lane_count,
+    task_of,
     timetable_of,
     turn_s,
 )
@@ -149,7 +151,7 @@ class World:
         mine = [lease for lease in self.leases if lease.holder == task.name]
         ask_s = assigned.renew_s if mine else 0.25
         if mine or not wanted:
-            self.line.leave(task.name)
+            self.line.leave(task.name, served=bool(mine))
         else:
             ask_s = self.line.ask_s(task.name, lanes, self.now)
             self.wanted_until = max(self.wanted_until, self.now + 1.5 * ask_s)
@@ -292,6 +294,43 @@ def test_tasks_that_wait_get_their_turns_in_the_order_in_which_they_came() -> No
     assert longest < 1.25 * a_round
 
 
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_task_with_many_hosts_gets_no_more_turns_than_another_one(lanes: int) -> None:
+    world = World(SiteLimits(None, 10.0, lanes), 1, 0.05, 1)
+    world.tasks = [Task(f"1.0.1/{number}") for number in range(20)]
+    others = [f"{number}.0.1/0" for number in range(2, 2 + lanes)]
+    world.tasks += [Task(name) for name in others]
+    seconds: Counter[str] = Counter()
+    for _ in range(600):
+        world.run(0.2)
+        seconds.update(lease.task for lease in world.leases)
+    world.check()
+    fair = sum(seconds.values()) / (1 + lanes)
+    assert all(seconds[task_of(name)] > 0.7 * fair for name in others), seconds
+
+
+def test_hosts_of_a_task_that_is_alone_share_all_lanes_in_turns() -> None:
+    world = World(SiteLimits(None, 20.0, 4), 1, 0.05, 1)
+    world.tasks = [Task(f"1.0.1/{number}") for number in range(12)]
+    held: Counter[str] = Counter()
+    for _ in range(60):
+        world.run(1.0)
+        held.update(lease.holder for lease in world.leases)
+    world.check()
+    assert len(held) == 12
+    assert len(world.begun) > 0.85 * 60 * 20
+
+
+def test_a_lane_that_a_task_returns_while_others_wait_is_not_for_its_other_hosts() -> None:
+    """The others may ask another gateway, which gets a moment to answer them."""
+    leases = [LaneLease(0, "1.0.1/a", 0.0, LEASE_S)]
+    returns = LeaseRequest("1.0.1/a", 0)
+    takes = LeaseRequest("1.0.1/b", 1)
+    assert not assign_lanes(leases, [returns, takes], 1, 1.0, others_wait=True).leases
+    assert assign_lanes(leases, [returns, takes], 1, 1.0).leases
+    assert assign_lanes([], [takes], 1, 1.1, others_wait=True).leases
+
+
 @pytest.mark.parametrize(
     ("waiting", "lanes"), [(0, 4), (36, 4), (1, 1), (60, 4), (1000, 1), (5, 0)]
 )
@@ -314,6 +353,21 @@ def test_a_lane_waits_a_moment_for_the_task_that_is_next() -> None:
     assert assign_lanes([], [late], 1, 1.0).leases, "nobody asked in time"
     line.join("3.0.1", 20.0)
     assert len(line) == 1, "the others do not ask any more"
+
+
+def test_a_holder_that_wanted_no_lane_in_the_end_costs_its_task_no_turn() -> None:
+    line = Line()
+    for _ in range(9):
+        line.join("1.0.1/a", 0.0)
+        line.leave("1.0.1/a")
+    for holder in ("1.0.1/a", "1.0.1/b", "2.0.1/a"):
+        line.join(holder, 0.0)
+    assert [line.ahead(holder, 0.0) for holder in ("1.0.1/a", "2.0.1/a", "1.0.1/b")] == [0, 1, 2]
+    line.leave("1.0.1/a", served=True)
+    line.join("1.0.1/a", 0.0)
+    line.join("3.0.1/a", 0.0)
+    order = ("2.0.1/a", "3.0.1/a", "1.0.1/b", "1.0.1/a")
+    assert [line.ahead(holder, 0.0) for holder in order] == [0, 1, 2, 3]
 
 
 def test_a_task_that_never_returns_a_lane_loses_it_when_others_wait() -> None:

@@ -53,6 +53,11 @@ SET_S = 0.5
 LANES_MAX = 64
 
 
+def task_of(holder: str) -> str:
+    """Return the name of the task to which a holder belongs."""
+    return holder.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class LaneLease:
     """A lane that a task holds. Times are seconds of the database's clock."""
@@ -73,7 +78,7 @@ class LaneLease:
     @property
     def task(self) -> str:
         """The name of the task that holds it."""
-        return self.holder.partition("/")[0]
+        return task_of(self.holder)
 
     def leave(self, now: float) -> LaneLease:
         """Return the lease of a lane in which no further request may begin."""
@@ -131,38 +136,59 @@ class Timetable:
 
 
 class Line:
-    """The tasks that wait for a lane of one site, as far as one gateway knows: first come, first
-    served.
+    """The holders that wait for a lane of one site, as far as one gateway knows.
 
-    Times are those of a clock that nobody sets.
+    Tasks are served in the order in which they came. A task that waits with several holders gets
+    one lane when it is next, and then stands behind the other tasks, so that many hosts or
+    processes get no larger part of the site. Times are those of a clock that nobody sets.
     """
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
-        """When each task asks again, in the order in which they came."""
+        """When each holder asks again, in the order of the line."""
+        self._rounds: dict[str, int] = {}
+        """The round in which each of them gets a lane. In each round, a task gets one."""
+        self._round = 0
+        self._served: dict[str, int] = {}
+        """The last round in which a task got a lane, if it is not over."""
 
     def __len__(self) -> int:
         return len(self._due)
 
     def join(self, holder: str, now: float) -> None:
-        """Add a task at the end, unless it is waiting, and forget tasks that ask no more."""
+        """Add a holder, unless it is waiting, and forget those that ask no more."""
+        if holder not in self._due:
+            task = task_of(holder)
+            others = [turn for name, turn in self._rounds.items() if task_of(name) == task]
+            last = max([*others, self._served.get(task, -1)])
+            self._rounds[holder] = max(self._round, last + 1)
+            in_order = sorted([*self._due, holder], key=self._rounds.__getitem__)
+            self._due = {name: self._due.get(name, now) for name in in_order}
         self._due[holder] = now
         absent = [name for name, due in self._due.items() if due < now - ABSENT_S]
         for name in absent:
-            del self._due[name]
+            self.leave(name)
 
-    def leave(self, holder: str) -> None:
-        """Forget a task that got a lane or wants none."""
+    def leave(self, holder: str, *, served: bool = False) -> None:
+        """Forget a holder that got a lane (``served``) or wants none."""
         self._due.pop(holder, None)
+        turn = self._rounds.pop(holder, None)
+        if served and turn is not None:
+            self._round = max(self._round, turn)
+            self._served[task_of(holder)] = turn
+            self._served = {
+                task: last for task, last in self._served.items() if last >= self._round
+            }
 
     def ahead(self, holder: str, now: float) -> int:
-        """Return how many tasks come before this one and ask again at this moment."""
+        """Return how many holders come before this one and ask again at this moment."""
         before = itertools.takewhile(lambda name: name != holder, self._due)
         return sum(abs(self._due[name] - now) <= MOMENT_S for name in before)
 
     def ask_s(self, holder: str, lanes: int, now: float) -> float:
-        """Return the seconds after which a task asks again: half of the time until its turn."""
-        self._due.setdefault(holder, now)
+        """Return the seconds after which a holder asks again: half of the time until its turn."""
+        if holder not in self._due:
+            self.join(holder, now)
         place = list(self._due).index(holder)
         turn = place * turn_s(len(self._due), lanes) / max(lanes, 1)
         pause = min(max(ASK_RANGE_S[0], turn / 2), ASK_RANGE_S[1])
@@ -237,9 +263,8 @@ def assign_lanes(
     before = [lease.at(now) for lease in leases if lease.until > now]
     kept = {request.holder: request.kept for request in requests}
     held = [lease for lease in before if lease.lane in kept.get(lease.holder, (lease.lane,))]
-    returned = {lease.holder for lease in before} if others_wait else set()
     after = [_renewed(lease, lanes, now) if lease.holder in kept else lease for lease in held]
-    given = _given(after, requests, lanes, now, returned if others_wait else None)
+    given = _given(after, requests, lanes, now, before if others_wait else None)
     after += given
     counts = Counter(lease.holder for lease in after)
     missing = any(request.wanted and not counts[request.holder] for request in requests)
@@ -276,14 +301,20 @@ def _given(
     requests: Sequence[LeaseRequest],
     lanes: int,
     now: float,
-    just_left: Collection[str] | None,
+    before: Sequence[LaneLease] | None,
 ) -> list[LaneLease]:
-    """Return leases for the free lanes. If tasks are waiting, ``just_left`` are the tasks whose
-    turn it is not: they had a lane a moment ago.
+    """Return leases for the free lanes.
+
+    If tasks are waiting, ``before`` are the leases of a moment ago. Their holders get no other
+    lane, and their tasks do not get the lanes that they return now, even for another holder, so
+    that a task which asks another gateway can get them.
     """
     taken = {lease.lane for lease in held}
     free = [lane for lane in range(lanes) if lane not in taken]
     counts = Counter(lease.holder for lease in held if not lease.leaves)
+    of_tasks = Counter(lease.task for lease in held if not lease.leaves)
+    just_left = {lease.holder for lease in before or ()}
+    owners = {lease.lane: lease.task for lease in before or ()}
     given: list[LaneLease] = []
     for lane in free:
         hungry = [
@@ -291,14 +322,18 @@ def _given(
             for request in requests
             if request.wanted > counts[request.holder]
             and request.ahead < len(free)
-            and (just_left is None or not counts[request.holder])
-            and request.holder not in (just_left or ())
+            and (before is None or not counts[request.holder])
+            and request.holder not in just_left
+            and task_of(request.holder) != owners.get(lane)
         ]
         if not hungry:
-            break
-        holder = min(hungry, key=counts.__getitem__)
+            continue
+        holder = min(
+            hungry, key=lambda name: (counts[name] > 0, of_tasks[task_of(name)], counts[name])
+        )
         given.append(LaneLease(lane, holder, now, now + LEASE_S))
         counts[holder] += 1
+        of_tasks[task_of(holder)] += 1
     return given
 
 

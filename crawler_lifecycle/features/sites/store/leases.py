@@ -362,7 +362,7 @@ class _Batch:
         pauses = {}
         for holder, report in reports.items():
             if holder in served or not report.wanted:
-                line.leave(holder)
+                line.leave(holder, served=holder in served)
             else:
                 pauses[holder] = line.ask_s(holder, lanes, time.monotonic())
         if pauses and lanes:
