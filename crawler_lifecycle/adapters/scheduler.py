@@ -32,9 +32,8 @@ TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
 OURS_4XX = frozenset({414, 431})
 #: The longest wait that a service may request, in seconds, so that a stop is not delayed for long.
 RETRY_AFTER_MAX_S = 60
-#: Seconds for which an idle connection is kept. This is shorter than servers' idle timeout (5 s for
-#: uvicorn, which our service uses), because otherwise a server might close the connection just as a
-#: call is sent.
+#: Seconds for which an idle connection is kept. This is shorter than servers' idle timeout, which
+#: often is 5 s, because otherwise a server might close the connection just as a call is sent.
 KEPT_S = 2.0
 PROBLEM = "application/problem+json"
 

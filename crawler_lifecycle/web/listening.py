@@ -35,6 +35,10 @@ CONNECTIONS_MAX = 4096
 HEAD_S = 10.0
 #: Seconds for which a client can leave a response unread. After that, its connection is closed.
 UNREAD_S = 30.0
+#: Seconds for which an unused connection stays open. This is longer than the pause of any task that
+#: waits for a lane of a site: each gateway has its own line of such tasks, and a new connection may
+#: lead to another gateway.
+UNUSED_S = 15
 _WATCH_EVERY_S = 2.0
 _TRANSPORT = "crawler_lifecycle.transport"
 
@@ -185,6 +189,7 @@ def run(
         headers=list(headers),
         # A client on this machine, or behind a proxy on it, could claim any address as its own.
         proxy_headers=False,
+        timeout_keep_alive=UNUSED_S,
         timeout_graceful_shutdown=GRACE_S,
         limit_concurrency=CONNECTIONS_MAX,
         h11_max_incomplete_event_size=HEAD_MAX,

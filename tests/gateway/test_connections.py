@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
+from crawler_lifecycle.features.sites.domain.lanes import ASK_RANGE_S
 from crawler_lifecycle.web import listening
 from crawler_lifecycle.web.listening import Connection, bind
 from crawler_lifecycle.web.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, BodyLimit, Guard
@@ -42,6 +44,26 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
         for _ in range(2000):
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
     await send({"type": "http.response.body", "body": b"" if large else b"ok"})
+
+
+def test_a_task_that_waits_for_a_lane_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a new one, it might reach another gateway, and stand at the end of another line."""
+    configs: list[uvicorn.Config] = []
+
+    class Server:
+        started = True
+
+        def __init__(self, config: uvicorn.Config) -> None:
+            configs.append(config)
+
+        def run(self, sockets: Any) -> None:
+            pass
+
+    monkeypatch.setattr(listening, "_Server", Server)
+    bound = bind("127.0.0.1", 0, "LIFECYCLE_TEST")
+    assert listening.run("the service", FastAPI(), bound) == 0
+    [config] = configs
+    assert config.timeout_keep_alive > ASK_RANGE_S[1] + 5
 
 
 @pytest.fixture(scope="module")

@@ -83,8 +83,8 @@ class Gateway:
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
-            # The gateway closes an idle connection after 5 s. A call must not use a connection that
-            # is about to close.
+            # The gateway, or a proxy before it, closes idle connections after some seconds. A call
+            # must not use a connection that is about to close.
             limits=httpx.Limits(keepalive_expiry=2.0),
             headers={"User-Agent": "crawlctl"}
             | ({"Authorization": f"Bearer {token}"} if token else {}),
