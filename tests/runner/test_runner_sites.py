@@ -8,10 +8,12 @@ import re
 import signal
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +27,8 @@ from tests.runner.runner_fixture import wait_until
 from tests.runner.scrapy_project import ScrapyFixture
 
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
-from crawl_runner_leases import SiteLeases  # type: ignore[import-not-found]
+import crawl_runner_leases  # type: ignore[import-not-found]
+from crawl_runner_leases import SiteLeases
 from crawl_runner_sites import _proxy_of  # type: ignore[import-not-found]
 from crawl_runner_turns import retry_after_s  # type: ignore[import-not-found]
 
@@ -158,12 +161,50 @@ def test_a_refused_report_is_lost_and_its_site_keeps_its_limits(
         for host in ("a.example", "b.example"):
             leases.end(host, None, 200)
         wait_until(lambda: not any(leases._sites[host].statuses for host in leases._sites))
-    wait_until(lambda: not any(site.alone for site in leases._sites.values()), 20)
+    wait_until(lambda: all(site.call_max > 1 for site in leases._sites.values()), 20)
     assert not leases.is_free("a.example")
     assert not leases.is_free("b.example")
     assert {"wanted": 1, "kept": []} in [asked.get("a.example") for asked in desk.asked[2:]]
     assert any(asked.get("b.example", {}).get("statuses") for asked in desk.asked)
     assert caplog.text.count("it is lost") == 1
+
+
+def test_a_refused_host_delays_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one of 40 busy ones, in simulated time. Each call takes 0.2 seconds."""
+    now = 1000.0
+    heard: dict[str, list[float]] = defaultdict(list)
+    leases = SiteLeases("http://127.0.0.1:9/leases", "t")
+    leases.close()  # the test asks
+    monkeypatch.setattr(crawl_runner_leases, "time", SimpleNamespace(monotonic=lambda: now))
+    crawl_runner_leases._CHANCE.seed(1)
+
+    def call(connection: Any, asked: dict[str, Any]) -> tuple[int, Any]:
+        nonlocal now
+        now += 0.2
+        if "shop..example" in asked:
+            return 422, {}
+        for host in asked:
+            heard[host].append(now)
+        lane = {"lane": 0, "first_s": 0.0, "every_s": 0.0, "until_s": 6.0, "leaves": False}
+        answer = {"free": False, "exclusive": True, "probe": False, "closed_s": 0.0, "ask_s": 3.5}
+        return 200, {host: {**answer, "lanes": [lane]} for host in asked}
+
+    leases._call = call
+    valid = {f"shop-{number}.example" for number in range(40)}
+    for host in (*valid, "shop..example"):
+        leases.begin(host, lambda lane, latest: None)
+    free_at = math.inf
+    while now < 1060:
+        asked = leases._due(now)
+        if asked:
+            leases._ask(asked)
+        now += 0.01
+        if leases.is_free("shop..example"):
+            free_at = min(free_at, now)
+    assert free_at < 1005
+    assert heard.keys() == valid
+    for times in heard.values():
+        assert max(later - sooner for sooner, later in pairwise([1000.0, *times, now])) < 5
 
 
 @pytest.mark.parametrize("status", [404, 422])

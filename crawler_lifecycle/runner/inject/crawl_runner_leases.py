@@ -183,8 +183,8 @@ class LeasedHost:
         self.probe = False
         self.known = False
         """True if the gateway has answered about this host."""
-        self.alone = False
-        """True if the gateway refused its last call about this host."""
+        self.call_max = HOSTS_MAX
+        """The most hosts in its next call: after a refused call, half of those in that call."""
         self.block: dict[str, Any] | None = None
         self.passed = False
         self.statuses: Counter[str] = Counter()
@@ -255,7 +255,7 @@ class LeasedHost:
         clock.hear(now, sent, received)
         at = clock.monotonic(now)
         self.known = True
-        self.alone = False
+        self.call_max = HOSTS_MAX
         self.free = answer["free"]
         self.exclusive = answer["exclusive"]
         self.probe = answer["probe"]
@@ -510,24 +510,29 @@ class SiteLeases:
                 self._wake()
 
     def _due(self, now: float) -> dict[str, dict[str, Any]]:
-        """Return the questions that are due, by host, and forget hosts without any use."""
+        """Return the questions that are due, by host, and forget hosts without any use.
+
+        The host that has been due longest comes first, so that no host waits for others forever.
+        """
         asked: dict[str, dict[str, Any]] = {}
-        soonest = min((site.ask_at for site in self._sites.values()), default=now)
-        if soonest > now:
+        due = sorted(
+            (site.ask_at, host)
+            for host, site in self._sites.items()
+            if site.ask_at <= (now + EARLY_S if site.lanes else now)
+        )
+        if not due or due[0][0] > now:
             return asked
-        for host, site in list(self._sites.items()):
-            latest = now + EARLY_S if site.lanes else now
-            if site.ask_at > latest or len(asked) >= HOSTS_MAX:
-                continue
-            if site.alone and asked:
+        call_max = HOSTS_MAX
+        for _, host in due:
+            site = self._sites[host]
+            if len(asked) >= min(call_max, site.call_max):
                 continue
             unused = not (site.waiting or site.lanes or site.statuses or site.block or site.refused)
             if unused and now - site.used_at > FREE_S:
                 del self._sites[host]
                 continue
+            call_max = min(call_max, site.call_max)
             asked[host] = site.question(now)
-            if site.alone:
-                break
         return asked
 
     def _ask(self, asked: dict[str, dict[str, Any]]) -> None:
@@ -553,20 +558,21 @@ class SiteLeases:
                 if status == 200 and host in answers:
                     site.answered(answers[host], self._clock, sent, received)
                 elif status in _REFUSED:
-                    self._refused(host, question, received, alone=len(asked) == 1)
+                    self._refused(host, question, received, hosts=len(asked))
                 elif status == _UNKNOWN and not self._known:
                     site.free = True
                     site.ask_at = received + FREE_S
                 else:
                     site.ask_again(question, received + _CHANCE.uniform(0.5, 1.5))
 
-    def _refused(self, host: str, question: dict[str, Any], now: float, *, alone: bool) -> None:
-        """Find out what the gateway does not accept: ask about the host alone, then without a
-        report. Requests to a host that the gateway never accepts need no lane.
+    def _refused(self, host: str, question: dict[str, Any], now: float, *, hosts: int) -> None:
+        """Find out what the gateway does not accept in a call about so many hosts: ask about half
+        of them until the host is alone, then without a report. Requests to a host that the gateway
+        never accepts need no lane.
         """
         site = self._sites[host]
-        site.alone = True
-        if not alone:
+        site.call_max = max(1, hosts // 2)
+        if hosts > 1:
             site.ask_again(question, now)
         elif len(question) > _BARE:
             site.ask_again({}, now)
