@@ -22,6 +22,7 @@ import pytest
 
 import crawler_lifecycle.runner
 from crawler_lifecycle.features.sites.gateway.leases import LeaseDemands
+from crawler_lifecycle.web.problems import Problem
 from tests.runner.lease_gateway import LeaseGateway
 from tests.runner.runner_fixture import wait_until
 from tests.runner.scrapy_project import ScrapyFixture
@@ -126,11 +127,16 @@ def test_a_crawl_that_waits_for_a_closed_site_stops_and_resumes(
     assert desk.asked[-1]["127.0.0.1"]["statuses"] == {"200": 20}
 
 
+NO_PATH = bytes(Problem(404, "not_found", "no such resource").response().body).decode()
+NO_TASK = bytes(Problem(404, "task_not_found", "no such task").response().body).decode()
+
+
 @pytest.mark.parametrize("status", [404, 422])
 def test_a_gateway_that_knows_no_leases_delays_nothing(
     scrapy_fixture: ScrapyFixture, desk: Desk, status: int
 ) -> None:
     desk.status = status
+    desk.body = NO_PATH
     assert scrapy_fixture.crawl("pages", {}, **desk.variables) == 0
     assert len(scrapy_fixture.site.paths) == 5
 
@@ -211,10 +217,11 @@ def test_a_refused_host_delays_no_other_one(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_site_whose_limits_are_known_is_never_free_after_an_error(
     leases: Any, desk: Desk, status: int
 ) -> None:
-    """An ingress answers 404 while its gateway starts. Then this holds for new hosts, too."""
+    """After a 404, this holds for new hosts, too."""
     desk.free = False
     ask(leases, desk, "a.example")
     desk.status = status
+    desk.body = NO_PATH
     leases.end("a.example", None, 429)
     wait_until(lambda: len(desk.asked) > 3)
     leases.begin("b.example", lambda lane, latest: None)
@@ -224,15 +231,32 @@ def test_a_site_whose_limits_are_known_is_never_free_after_an_error(
     assert leases.is_free("b.example") == (status == 422), "the gateway does not know this host"
 
 
-@pytest.mark.parametrize("body", ["null", "[]", "{}", '{"sites": 7}', "<html>"])
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("body", ["null", "[]", "{}", '{"sites": 7}', "<html>", NO_TASK])
 def test_an_answer_of_another_server_is_no_lease(
-    leases: Any, desk: Desk, caplog: pytest.LogCaptureFixture, body: str
+    leases: Any, desk: Desk, caplog: pytest.LogCaptureFixture, status: int, body: str
 ) -> None:
+    """An ingress answers 404 while its gateway starts."""
+    desk.status = status
     desk.body = body
     leases.begin("a.example", lambda lane, latest: None)
-    wait_until(lambda: "No leases from the gateway" in caplog.text)
+    wait_until(lambda: f"with status {status}); requests" in caplog.text)
+    assert not leases.is_free("a.example")
+    desk.status = 200
     desk.body = None
     wait_until(lambda: leases.is_free("a.example"))
+
+
+def test_a_gateway_that_knows_no_leases_is_soon_asked_again(leases: Any, desk: Desk) -> None:
+    """A new version may have replaced it."""
+    desk.status = 404
+    desk.body = NO_PATH
+    leases.begin("a.example", lambda lane, latest: None)
+    wait_until(lambda: leases.is_free("a.example"))
+    desk.free = False
+    desk.status = 200
+    desk.body = None
+    wait_until(lambda: not leases.is_free("a.example"), 10)
 
 
 def test_each_process_of_a_task_names_itself(desk: Desk) -> None:

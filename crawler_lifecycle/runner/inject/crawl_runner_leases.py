@@ -39,10 +39,11 @@ _EXACT_AFTER_S = 0.05
 _HEARD_MAX = 10
 #: Further seconds by which it may be sent. The rest of the slack is for the way to the site.
 _SEND_S = 0.01
-#: Seconds between two reports of refused requests, and between two calls about hosts that the
-#: gateway does not know.
+#: Seconds between two reports of refused requests, between two calls about hosts that the gateway
+#: does not accept, and between two calls to a gateway that knows no leases.
 RETRY_S = 0.7
 FREE_S = 60.0
+NO_LEASES_S = 5.0
 #: Seconds in which questions are collected into one call, and by which hosts with lanes are asked
 #: about early in the call of another host.
 COLLECT_S = 0.02
@@ -69,6 +70,8 @@ _ANSWER_MAX = 4 * 1024 * 1024
 #: Statuses of a gateway that knows no leases, and of one that does not accept a host or a report.
 _UNKNOWN = 404
 _REFUSED = (413, 422)
+#: The type of problem with which a gateway answers 404 to a path that it does not know.
+_NO_PATH = "urn:problem-type:crawler-lifecycle:not_found"
 #: The number of entries of a question without a report: ``wanted`` and ``kept``.
 _BARE = 2
 
@@ -310,7 +313,7 @@ class SiteLeases:
         self._connection: http.client.HTTPConnection | None = None
         self._called_at = 0.0
         self._known = False
-        """True if the gateway has answered. Then a 404 comes from another server before it."""
+        """True if the gateway has answered with leases. Then a 404 frees no host any more."""
         self._lost = False
         """True if a report was lost."""
         self._problem = ""
@@ -549,7 +552,8 @@ class SiteLeases:
             self._disconnect()
             self._warn(f"{type(error).__name__}: {error}")
         else:
-            self._warn("" if status in (200, *_REFUSED) else f"it answers with status {status}")
+            expected = status in (200, *_REFUSED) or (status == _UNKNOWN and not self._known)
+            self._warn("" if expected else f"it answers with status {status}")
         received = self._called_at = time.monotonic()
         with self._changed:
             self._known = self._known or status == 200
@@ -561,7 +565,7 @@ class SiteLeases:
                     self._refused(host, question, received, hosts=len(asked))
                 elif status == _UNKNOWN and not self._known:
                     site.free = True
-                    site.ask_at = received + FREE_S
+                    site.ask_at = received + NO_LEASES_S
                 else:
                     site.ask_again(question, received + _CHANCE.uniform(0.5, 1.5))
 
@@ -609,17 +613,26 @@ class SiteLeases:
     def _call(
         self, connection: http.client.HTTPConnection, asked: dict[str, dict[str, Any]]
     ) -> tuple[int, Any]:
-        """Return the status and the answers by host."""
+        """Return the status and the answers by host.
+
+        Raises ``OSError``, ``http.client.HTTPException``, and ``ValueError`` for what another
+        server answers, such as an ingress while the gateway starts.
+        """
         body = json.dumps({"sites": asked}).encode()
         connection.request("POST", self._path, body, self._headers)
         response = connection.getresponse()
         answer = response.read(_ANSWER_MAX)
-        if response.status != 200:
+        if response.status not in (200, _UNKNOWN):
             return response.status, {}
-        found = json.loads(answer)
-        answers = found.get("sites") if isinstance(found, dict) else None
-        if not isinstance(answers, dict):
-            raise ValueError("the answer is not from the gateway")
+        found: Any = None
+        with contextlib.suppress(ValueError):
+            found = json.loads(answer)
+        found = found if isinstance(found, dict) else {}
+        if response.status == _UNKNOWN and found.get("type") == _NO_PATH:
+            return _UNKNOWN, {}
+        answers = found.get("sites")
+        if response.status != 200 or not isinstance(answers, dict):
+            raise ValueError(f"another server answers with status {response.status}")
         return 200, answers
 
     # --- requests ---------------------------------------------------------------------------------
