@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -30,7 +31,7 @@ from tests.runner.scrapy_project import ScrapyFixture
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
 import crawl_runner_leases  # type: ignore[import-not-found]
 from crawl_runner_leases import SiteLeases
-from crawl_runner_sites import _proxy_of  # type: ignore[import-not-found]
+from crawl_runner_sites import _proxy_of, _Wait  # type: ignore[import-not-found]
 from crawl_runner_turns import retry_after_s  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.processes
@@ -361,3 +362,14 @@ def test_requests_are_counted_by_proxy_after_the_first_one() -> None:
 )
 def test_a_proxy_is_named_without_its_password(proxy: Any, name: str | None) -> None:
     assert _proxy_of(SimpleNamespace(meta={"proxy": proxy})) == name
+
+
+def test_a_request_that_scrapy_cancelled_can_still_end() -> None:
+    """Its cancellation is not done yet when the crawl ends, or when its turn comes."""
+    loop = asyncio.new_event_loop()
+    wait = _Wait("a.example", loop)
+    wait.turn.cancel()
+    wait.fail(ValueError("the crawl ended"))
+    wait.begin(0, 1.0)
+    assert wait.turn.cancelled()
+    loop.close()

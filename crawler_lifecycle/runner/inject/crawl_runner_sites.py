@@ -277,11 +277,11 @@ class _Wait:
             deferred: Deferred[None] = Deferred()
             self.turn = maybe_deferred_to_future(deferred)
             self._end: Any = deferred.callback
-            self.fail: Any = deferred.errback
+            self._fail: Any = deferred.errback
         else:
             self.turn = loop.create_future()
             self._end = self.turn.set_result
-            self.fail = self.turn.set_exception
+            self._fail = self.turn.set_exception
         self.lane: int | None = None
         self.latest = 0.0
 
@@ -290,6 +290,10 @@ class _Wait:
         self.latest = latest
         with contextlib.suppress(asyncio.InvalidStateError):  # Scrapy cancelled the request
             self._end(None)
+
+    def fail(self, error: Exception) -> None:
+        with contextlib.suppress(asyncio.InvalidStateError):  # Scrapy cancelled the request
+            self._fail(error)
 
 
 def _proxy_of(request: Any) -> str | None:
