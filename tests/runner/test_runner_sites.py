@@ -176,6 +176,24 @@ def test_a_refused_report_is_lost_and_its_site_keeps_its_limits(
     assert caplog.text.count("it is lost") == 1
 
 
+def test_the_last_reports_of_all_hosts_are_sent(leases: Any, desk: Desk) -> None:
+    """The gateway accepts a hundred in one call, and none with a bad one."""
+    accepted: dict[str, Any] = {}
+
+    def refuse(asked: dict[str, Any]) -> bool:
+        bad = len(asked) > 100 or "shop..example" in asked
+        accepted.update({} if bad else asked)
+        return bad
+
+    desk.refuse = refuse
+    for host in ("shop..example", *(f"shop-{number}.example" for number in range(249))):
+        leases.end(host, None, 200)
+    leases.end("shop-249.example", None, 429)
+    leases.close()
+    assert "shop-249.example" in desk.asked[0], "a closed site is reported first"
+    assert accepted.keys() == {f"shop-{number}.example" for number in range(250)}
+
+
 def test_a_refused_host_delays_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one of 40 busy ones, in simulated time. Each call takes 0.2 seconds."""
     now = 1000.0

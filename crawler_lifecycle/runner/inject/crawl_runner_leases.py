@@ -54,7 +54,8 @@ NEW_LIMITS_S = 1.2
 MARGIN_S = 0.5
 #: Seconds after which an unused lane is returned.
 IDLE_S = 2.0
-#: The limits for one call: seconds, those of the last one, hosts, lanes and the size of the answer.
+#: The limits for one call: seconds, those of all last ones, hosts, lanes and the size of the
+#: answer.
 CALL_S = 10.0
 LAST_CALL_S = 2.0
 HOSTS_MAX = 100
@@ -479,13 +480,25 @@ class SiteLeases:
                 if held or len(question) > _BARE:
                     asked[host] = {**question, "wanted": 0, "kept": []}
         self._woken.set()
-        hosts = list(asked)[:HOSTS_MAX]
-        if hosts:
-            with (
-                contextlib.suppress(OSError, ValueError, http.client.HTTPException),
-                contextlib.closing(self._connect(LAST_CALL_S)) as connection,
-            ):
-                self._call(connection, {host: asked[host] for host in hosts})
+        if asked:
+            with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                self._report(asked, time.monotonic() + LAST_CALL_S)
+
+    def _report(self, asked: dict[str, dict[str, Any]], until: float) -> None:
+        """Send the last reports in as many calls as needed, and the closed sites first. No call
+        begins after ``until``.
+        """
+        calls = deque([sorted(asked, key=lambda host: "block" not in asked[host])])
+        with contextlib.closing(self._connect(LAST_CALL_S)) as connection:
+            while calls and time.monotonic() < until:
+                hosts = calls.popleft()
+                refused = len(hosts) > HOSTS_MAX
+                if not refused:
+                    status, _ = self._call(connection, {host: asked[host] for host in hosts})
+                    refused = status in _REFUSED
+                if refused and len(hosts) > 1:
+                    half = len(hosts) // 2
+                    calls.extend([hosts[:half], hosts[half:]])
 
     def _ask_at(self, site: LeasedHost, at: float) -> None:
         site.ask_at = min(site.ask_at, at)
