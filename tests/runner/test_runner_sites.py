@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 
 import crawler_lifecycle.runner
+from crawler_lifecycle.features.sites.domain.lanes import ASK_RANGE_S
 from crawler_lifecycle.features.sites.gateway.leases import LeaseDemands
 from crawler_lifecycle.web.problems import Problem
 from tests.runner.lease_gateway import LeaseGateway
@@ -51,6 +53,9 @@ class Desk(ThreadingHTTPServer):
         self.free = True
         self.asked: list[dict[str, Any]] = []
         self.paths: set[str] = set()
+        self.connections = 0
+        self.closes = False
+        """True if it closes connections after an answer, without saying so."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -61,6 +66,10 @@ class Desk(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Desk
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        self.server.connections += 1
+        super().setup()
 
     def do_POST(self) -> None:
         desk = self.server
@@ -84,6 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(422 if desk.refuse(asked) else desk.status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.close_connection = desk.closes
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -248,6 +258,25 @@ def test_a_site_whose_limits_are_known_is_never_free_after_an_error(
     wait_until(lambda: leases._sites["b.example"].ask_at > 0)
     assert not leases.is_free("a.example")
     assert leases.is_free("b.example") == (status == 422), "the gateway does not know this host"
+
+
+def test_a_task_stays_at_one_gateway_while_it_waits(
+    leases: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each gateway has its own line, and a new connection may lead to another one."""
+    ahead = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead)
+    monkeypatch.setattr(crawl_runner_leases, "time", clock)
+    ask(leases, desk, "a.example")
+    ahead += ASK_RANGE_S[1]
+    desk.closes = True
+    ask(leases, desk, "b.example")
+    assert desk.connections == 1
+    ahead += ASK_RANGE_S[1]
+    ask(leases, desk, "c.example")
+    wait_until(lambda: leases.is_free("c.example"))
+    assert desk.connections == 2
+    assert "No leases" not in caplog.text
 
 
 @pytest.mark.parametrize("status", [200, 404])

@@ -54,6 +54,10 @@ NEW_LIMITS_S = 1.2
 MARGIN_S = 0.5
 #: Seconds after which an unused lane is returned.
 IDLE_S = 2.0
+#: Seconds for which an unused connection is kept: longer than any pause of a task that waits for a
+#: lane, because each gateway has its own line of tasks, and a new connection may lead to another
+#: one. Routers silently drop connections that are unused for minutes.
+KEEP_S = 30.0
 #: The limits for one call: seconds, those of all last ones, hosts, lanes and the size of the
 #: answer.
 CALL_S = 10.0
@@ -556,11 +560,7 @@ class SiteLeases:
         status = 0
         answers: Any = {}
         try:
-            if sent - self._called_at > 4.0:
-                self._disconnect()
-            if self._connection is None:
-                self._connection = self._connect(CALL_S)
-            status, answers = self._call(self._connection, asked)
+            status, answers = self._send(asked, sent)
         except (OSError, ValueError, http.client.HTTPException) as error:
             self._disconnect()
             self._warn(f"{type(error).__name__}: {error}")
@@ -581,6 +581,17 @@ class SiteLeases:
                     site.ask_at = received + NO_LEASES_S
                 else:
                     site.ask_again(question, received + _CHANCE.uniform(0.5, 1.5))
+
+    def _send(self, asked: dict[str, dict[str, Any]], now: float) -> tuple[int, Any]:
+        """Call the gateway over the last connection, or over a new one if the gateway has closed it
+        or if it was unused for long. Return and raise what ``_call`` does.
+        """
+        if self._connection is not None and now - self._called_at <= KEEP_S:
+            with contextlib.suppress(ConnectionError):
+                return self._call(self._connection, asked)
+        self._disconnect()
+        self._connection = self._connect(CALL_S)
+        return self._call(self._connection, asked)
 
     def _refused(self, host: str, question: dict[str, Any], now: float, *, hosts: int) -> None:
         """Find out what the gateway does not accept in a call about so many hosts: ask about half
