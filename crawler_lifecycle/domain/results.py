@@ -1,5 +1,5 @@
-"""The results of runs: which of them are good, how long they took, what is usual, and whether the
-newest brought unusually few items.
+"""The results of runs: which of them are good, how long they took, what is usual, and which of them
+brought unusually few items.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from .run import RunStatus
 
 #: A run has unusually few items if it has less than this share of the median of earlier good runs.
 LESS = 0.7
-#: What is usual is derived from the good ones among this many runs that ended before a run. With
-#: fewer good ones than ``RUNS_MIN``, nothing is usual.
+#: What is usual is derived from the good ones among this many ended runs before a run. With fewer
+#: good ones than ``RUNS_MIN``, nothing is usual.
 EARLIER = 20
+#: The number of ended runs that are needed to judge each of the newest ``EARLIER`` ones.
+JUDGED = 2 * EARLIER
 RUNS_MIN = 3
 
 
@@ -41,8 +43,7 @@ class Times(Protocol):
 
 
 class ItemsResult(Result, Protocol):
-    """The result of a run with the number of its items, and the fingerprint of its arguments and
-    settings."""
+    """The number of a run's items, and the fingerprint of its arguments and settings."""
 
     @property
     def run_id(self) -> int: ...
@@ -76,7 +77,7 @@ def run_seconds(run: Times, now: datetime | None = None) -> float | None:
 
 def comparable(run: ItemsResult, before: Sequence[ResultT]) -> list[ResultT]:
     """Return the good runs with the same arguments and settings as ``run``, among the ``EARLIER``
-    runs that ended before it.
+    newest ended ones of ``before``.
 
     ``before`` contains runs with lower numbers, sorted from newest to oldest.
     """
@@ -97,20 +98,25 @@ def usual(good: Sequence[object], name: str = "items") -> float | None:
     return median(known) if len(known) >= RUNS_MIN else None
 
 
-def brought_less(runs: Sequence[ItemsResult]) -> str | None:
-    """Return a sentence if the newest completed run brought unusually few items.
+def brought_less(runs: Sequence[ItemsResult]) -> dict[int, str]:
+    """Return a sentence about each run that brought unusually few items, by its number.
 
-    ``runs`` is sorted from newest to oldest.
+    Among the newest ``EARLIER`` ended runs, the newest completed run with each combination of
+    arguments and settings is judged, because a good run says nothing about other arguments.
+    ``runs`` is sorted by number, newest first, and so is the result.
     """
-    completed = (position for position, run in enumerate(runs) if run.status == RunStatus.COMPLETED)
-    position = next(completed, None)
-    if position is None:
-        return None
-    newest = runs[position]
-    expected = usual(comparable(newest, runs[position + 1 :]))
-    if newest.items is None or expected is None or newest.items >= LESS * expected:
-        return None
-    return (
-        f"run {newest.run_id} brought {newest.items:,} items; good runs with the same arguments "
-        f"bring {expected:,g} (median)"
-    )
+    ended = [run for run in runs if RunStatus(run.status).terminal]
+    newest: dict[str | None, int] = {}
+    for position, run in enumerate(ended[:EARLIER]):
+        if run.status == RunStatus.COMPLETED:
+            newest.setdefault(run.work_hash, position)
+    found = {}
+    for position in newest.values():
+        run = ended[position]
+        expected = usual(comparable(run, ended[position + 1 :]))
+        if run.items is not None and expected is not None and run.items < LESS * expected:
+            found[run.run_id] = (
+                f"run {run.run_id} brought {run.items:,} items; good runs with the same arguments "
+                f"bring {expected:,g} (median)"
+            )
+    return found

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.incident import IncidentRow
+from crawler_lifecycle.domain.results import EARLIER
 from crawler_lifecycle.features.incidents.domain.crawlers import (
     FAILS,
     JudgedRun,
@@ -273,6 +274,38 @@ def test_a_flaky_crawler_stays_one_when_one_more_run_fails() -> None:
     for more, kinds in (([], ["crawler_flaky"]), (["a"], ["crawler_flaky"])):
         runs = [run_of(n, word) for n, word in enumerate([*words, *more])]
         assert [one.kind for one in crawler_conditions("p", "shop", runs[::-1])] == kinds
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(st.sampled_from(["few", "good", "a"]), min_size=1, max_size=EARLIER - 6))
+@example(["few", "good", "few", "good"])
+def test_good_runs_with_other_arguments_do_not_end_that_a_crawler_brings_less(
+    words: list[str],
+) -> None:
+    record = Record()
+    runs = [*(run_of(n, "good") for n in range(1, 5)), run_of(5, "few")]
+    poor = 1
+    for number, word in enumerate(words, 6):
+        poor += word == "few"
+        if poor > 3:  # then few items are usual
+            break
+        runs.append(run_of(number, word)._replace(work_hash="same" if word == "few" else "other"))
+        record.judge(runs)
+        [row] = record.open("crawler_less")
+        last = max(run.run_id for run in runs if run.items == 10)
+        assert (row.last_run_id, row.reopened) == (last, 0)
+    record.judge([*runs, run_of(99, "good")])
+    assert record.open("crawler_less") == []
+
+
+def test_arguments_that_are_no_longer_used_do_not_bring_less_for_ever() -> None:
+    record = Record()
+    runs = [*(run_of(n, "good") for n in range(1, 5)), run_of(5, "few")]
+    others = [run_of(n, "good")._replace(work_hash="other") for n in range(6, 6 + EARLIER)]
+    record.judge([*runs, *others[:-1]])
+    assert len(record.open("crawler_less")) == 1
+    record.judge([*runs, *others])
+    assert record.open("crawler_less") == []
 
 
 def test_ever_other_causes_are_one_incident() -> None:

@@ -186,7 +186,7 @@ class CrawlerPages:
         shares = self.store.runs.good_shares([name], self.clock() - WEEK)
         return {
             "runs": runs,
-            "less": brought_less(runs),
+            "less": next(iter(brought_less(runs).values()), None),
             "good": shares.get(name),
             "since": since,
             "back": back,

@@ -80,13 +80,17 @@ def crawler_conditions(
 
 
 def _less(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:
-    """Yield the condition that the newest completed run brought less than usual, although it met
-    all expectations."""
+    """Yield the condition that the newest completed runs with some arguments brought less than
+    usual, although they met all expectations."""
     by_number = sorted(runs, key=attrgetter("run_id"), reverse=True)
-    newest = next((run for run in by_number if run.status == RunStatus.COMPLETED), None)
-    less = brought_less(by_number)
-    if newest is not None and is_good(newest) and less is not None:
-        yield _condition("crawler_less", project, crawler, "", [newest._replace(cause=less)])
+    causes = brought_less(by_number)
+    less = [
+        run._replace(cause=causes[run.run_id])
+        for run in by_number
+        if run.run_id in causes and is_good(run)
+    ]
+    if less:
+        yield _condition("crawler_less", project, crawler, "", less)
 
 
 def _flaky(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.audits.overdue import overdue_words
 from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
-from crawler_lifecycle.domain.results import EARLIER
+from crawler_lifecycle.domain.results import JUDGED
 from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions, is_well
 from crawler_lifecycle.features.incidents.domain.workers import WorkerNote, WorkerWatch, is_replaced
 from crawler_lifecycle.features.incidents.store.reads import Crawler
@@ -24,9 +24,9 @@ from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.notes import WORKER
 from crawler_lifecycle.store.store import Store
 
-#: The number of last runs of a crawler that are read: one and those before it that define what is
-#: usual. The maximum applies if many ended at the same time.
-RUNS = EARLIER + 1
+#: The number of last runs of a crawler that are read. The maximum applies if many ended at the same
+#: time.
+RUNS = JUDGED
 RUNS_MAX = 1_000
 #: The number of crawlers whose runs are read at once.
 CRAWLERS_MAX = 100
