@@ -799,13 +799,14 @@ def of_one_project(store: Store, filled: Filled) -> None:
     for status in ([], ["COMPLETED", "FAILED"]):
         store.managers.newest(7, states=status)
         store.managers.newest(7, states=status, name="m7")
-    store.managers.failures("FAILED", "COMPLETED", [])
+    store.managers.failures("FAILED", "COMPLETED", [1, 2])
     store.managers.find_manager(None, "flow-7")
     store.managers.live_managers()
     store.managers.job_metadata(1, "filled-77")
     for states in ([], [GraphState.COMPLETED, GraphState.EXECUTING]):
         store.graphs.newest(20_007, states=states)
         store.graphs.newest(20_007, states=states, name="g7")
+    store.graphs.failures("discarded", "completed", ["g-7", "g-8"])
     store.graphs.count_graphs()
     store.schedules.page(20)
     store.schedules.get("nightly")

@@ -4,28 +4,33 @@ the output of user code.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, Table, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
 
+from crawler_lifecycle.domain.conditions import normalised
 from crawler_lifecycle.domain.task import tail
 from crawler_lifecycle.features.graphs.ports import GraphFence
 from crawler_lifecycle.features.managers.domain.manager import OUTPUT_BYTES
 from crawler_lifecycle.features.managers.ports import ManagerFence
 
-from .bulk import put_row
-from .rows import seen
-from .search import ListColumns, Listing, Reach, counted, in_statuses
+from .bulk import CHUNK, chunks, put_row, rows_in
+from .rows import Row, seen
+from .search import ListColumns, Listing, Reach, counted, in_statuses, united
 from .unit import RowUnit, StorePart, check_owner, read_row
 
 #: The maximum numbers of newest failures that are read, and of successes of one name that are
-#: compared with them.
+#: compared with them. Successes without a name may have other labels, so more of them are read.
 FAILED_MAX = 100
 SUCCESSES_MAX = 100
+UNNAMED_MAX = 2_000
+#: The number of names whose successes are read at once.
+GROUPS_MAX = 50
 
 R = TypeVar("R")
 U = TypeVar("U", bound=RowUnit)
@@ -38,6 +43,8 @@ class OwnedPart(StorePart, Generic[U, R]):
     """
 
     kind: type[U]
+    label: Column[Any]
+    """The column whose value ends the path of the row's page."""
     log: Table
     """The table with the output of user code."""
     listed: ListColumns
@@ -86,22 +93,57 @@ class OwnedPart(StorePart, Generic[U, R]):
                 conn, self._listing(before_id, states, name).rows(limit, *self.columns)
             )
 
-    def failures(self, failed: str, success: str, known: Iterable[R | None]) -> list[R]:
-        """Return the newest rows with the status ``failed``, those of ``known`` that have it, and
-        the newest rows with the status ``success`` and the same names, in the order of their ends,
-        newest first. All rows without a name count as one name.
+    def failures(self, failed: str, success: str, known: Iterable[str | int]) -> list[R]:
+        """Return the newest rows with the status ``failed``, older ones whose ``label`` is in
+        ``known``, and for each of them the row with the status ``success`` and the same project and
+        name that ended last. Rows without a name are compared by their labels, without numbers. The
+        result is in the order of the ends, newest first.
         """
-        key = self.listed.key.name
+        table = self.listed.key.table.c
+        end = func.coalesce(table.ended_at, table.updated_at).label("end")
+        columns = [self.listed.key, table.project, self.listed.name, self.label, end]
+        query = select(*columns)
+        with self._db.reading() as conn:
+            newest = self._listing(None, [failed], None).rows(FAILED_MAX, *columns)
+            found: list[Row] = list(conn.execute(newest).mappings())
+            mine = query.where(self.state == failed, *seen(self.listed.key.table))
+            found += rows_in(conn, mine, self.label, known)
+            groups = {self._alike(row): row for row in found}
+            last: dict[Hashable, Row] = {}
+            for part in chunks(list(groups.values()), GROUPS_MAX):
+                pages = [self._successes(query.where(self.state == success), row) for row in part]
+                rows = conn.execute(select(united(pages))).mappings().all()
+                for row in sorted(rows, key=itemgetter("end", self.listed.key.name)):
+                    last[self._alike(row)] = row
+            found += [row for group, row in last.items() if group in groups]
+            ends = {row[self.listed.key.name]: row["end"] for row in found}
+            whole = [
+                row
+                for ids in chunks(sorted(ends), CHUNK)
+                for row in self._read(conn, select(*self.columns).where(self.listed.key.in_(ids)))
+            ]
+        id_of = attrgetter(self.listed.key.name)
+        return sorted(whole, key=lambda row: (ends[id_of(row)], id_of(row)), reverse=True)
 
-        def end(row: Any) -> tuple[datetime, int]:
-            return row.ended_at or row.updated_at, getattr(row, key)
+    def _alike(self, row: Row) -> Hashable:
+        """Return what a row has in common with those whose success shows that it has recovered: the
+        project and the name or, without a name, the label without its numbers.
+        """
+        return row["project"], row["name"] or normalised(str(row[self.label.name]))
 
-        rows: list[Any] = [*self.newest(limit=FAILED_MAX, states=[failed]), *filter(None, known)]
-        found = {getattr(row, key): row for row in rows if getattr(row, self.state.name) == failed}
-        for name in {row.name for row in found.values()}:
-            rows = self.newest(limit=SUCCESSES_MAX, states=[success], name=name)
-            found |= {getattr(row, key): row for row in rows}
-        return sorted(found.values(), key=end, reverse=True)
+    def _successes(self, query: Select[Any], row: Row) -> Select[Any]:
+        """Limit the query to the newest rows that may be alike to this row."""
+        name = self.listed.name
+        query = query.where(self.listed.key.table.c.project == row["project"])
+        if row["name"] is not None:
+            query = query.where(name == row["name"]).limit(SUCCESSES_MAX)
+        else:
+            label = normalised(str(row[self.label.name]))
+            label = re.sub(r"([%_/])", r"/\1", label)
+            pattern = re.sub("[#~… ]", "%", label)
+            query = query.where(name.is_(None), self.label.like(pattern, escape="/"))
+            query = query.limit(UNNAMED_MAX)
+        return query.order_by(self.listed.key.desc())
 
     def search(
         self,

@@ -18,7 +18,7 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Yield the graphs that failed, unless a later graph with the same name completed."""
     # Newer failures of other graphs do not end an incident.
     incidents = store.incidents.list_incidents(limit=OPEN_MAX, kind="graph_failed")
-    known = (store.graphs.find_graph(incident.name) for incident in incidents)
+    known = [incident.name for incident in incidents]
     for failed in failed_since_good(
         store.graphs.failures(GraphState.DISCARDED, GraphState.COMPLETED, known),
         lambda row: (row.project, row.name or normalised(row.key)),

@@ -196,6 +196,7 @@ class GraphPart(OwnedPart[GraphUnit, GraphRow]):
     """The base class of the parts of ``GraphStore``."""
 
     kind = GraphUnit
+    label = _g.graph_key
     log = graph_log
     columns = LISTED
     state = _g.state

@@ -22,7 +22,7 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """
     # Newer failures of other managers do not end an incident.
     incidents = store.incidents.list_incidents(limit=OPEN_MAX, kind="manager_failed")
-    known = (store.managers.get_manager(int(incident.name)) for incident in incidents)
+    known = [int(incident.name) for incident in incidents]
     ended = store.managers.failures(RunStatus.FAILED, RunStatus.COMPLETED, known)
     for failed in failed_since_good(
         [row for row in ended if row.stop is None],

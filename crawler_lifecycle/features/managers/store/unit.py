@@ -113,6 +113,7 @@ class ManagerPart(OwnedPart[ManagerUnit, ManagerRow]):
     """The base class of the parts of ``ManagerStore``."""
 
     kind = ManagerUnit
+    label = _m.manager_id
     log = manager_log
     columns = tuple(_m)
     state = _m.status
