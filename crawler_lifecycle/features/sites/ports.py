@@ -117,6 +117,18 @@ class SiteBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteClosure:
+    """The last closure of a site by a refused request."""
+
+    site: str
+    since: datetime
+    closed_until: datetime
+    closed_by: str | None
+    closed_by_run: int | None
+    closed_status: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SiteRun:
     """A run that visits a site, or waits for it."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ def test_a_cause_is_opened_once_counted_closed_and_opened_again(harness: Harness
     for minute in range(1, 12):
         harness.clock.forward(60)
         record(store, failing(minute=minute))
+    harness.clock.forward(240)
     [row] = store.incidents.open_incidents(10)
     assert (row.count, row.opened_at, row.last_at, row.notices) == (
         12,
@@ -66,7 +68,30 @@ def test_a_cause_is_opened_once_counted_closed_and_opened_again(harness: Harness
     ]
     ended = store.events.events_after(0, 1000)[-2]
     assert (ended.subject, ended.body["crawler"]) == (f"incidents/{row.incident_id}", "shop")
-    assert ended.body["duration_s"] == 660
+    assert ended.body["duration_s"] == 900
+
+
+@pytest.mark.parametrize("each", [2, 3, 9])
+def test_a_problem_that_comes_and_goes_is_reported_every_quarter_of_an_hour(
+    harness: Harness, each: int
+) -> None:
+    """Every ``each``-th round does not find it."""
+    store = harness.store
+    for number in range(241):  # an hour
+        harness.clock.forward(15)
+        record(store, *([failing(minute=number)] if number % each else []))
+    harness.clock.forward(900)
+    record(store, failing(minute=241))
+    [row] = store.incidents.open_incidents(10)
+    found = store.events.events_after(0, 1000)
+    opened = [event.created_at for event in found if event.type == "incident.opened"]
+    assert row.notices > 0, "the last opening is reported, although late"
+    assert len(opened) == 5 or len(opened) == 6
+    assert all(b - a >= timedelta(minutes=15) for a, b in pairwise(opened))
+    harness.clock.forward(15)
+    record(store)
+    types = [event.type for event in store.events.events_after(0, 1000)]
+    assert types.count("incident.closed") == len(opened), "each reported opening has its end"
 
 
 def test_hundreds_at_once_are_all_recorded_with_their_events(harness: Harness) -> None:

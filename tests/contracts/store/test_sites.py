@@ -10,6 +10,7 @@ from sqlalchemy import func, insert, select
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.gateway.conditions import conditions
 from crawler_lifecycle.features.sites.store.entries import db_now, lock_sites
 from crawler_lifecycle.features.sites.store.sites import BLOCKS_KEPT_S, MINUTES_KEPT_S
 from crawler_lifecycle.features.sites.store.tables import (
@@ -20,7 +21,7 @@ from crawler_lifecycle.features.sites.store.tables import (
     site_ticket,
 )
 from crawler_lifecycle.store.store import Store
-from tests.contracts.store.harness import Harness
+from tests.contracts.store.harness import START, Harness
 
 NAME = "shop.example"
 
@@ -134,6 +135,25 @@ def test_the_figures_of_a_site(harness: Harness) -> None:
     with limited("default"):
         assert [one.last_minute for one in store.sites.list_sites(0, 10)] == [None]
         assert len(store.sites.blocks(NAME)) == 1
+
+
+@pytest.mark.parametrize(
+    ("closures", "ends_in_s", "found"), [(1, 90, 1), (1, -60, 1), (1, -700, 0), (0, 90, 0)]
+)
+def test_a_closed_site_stays_closed_while_it_is_probed(
+    store: Store, closures: int, ends_in_s: float, found: int
+) -> None:
+    with store.database.writing() as conn:
+        now = db_now(conn)
+        lock_sites(conn, [NAME])
+        values = {"closures": closures, "closed_until": now + ends_in_s, "closed_status": 429}
+        conn.execute(site.update().where(site.c.site == NAME).values(**values))
+        block = {"at": now + ends_in_s - 120, "status": 429, "closed_until": now + ends_in_s}
+        conn.execute(insert(site_block).values(site=NAME, **block))
+    closed = list(conditions(store, START))
+    assert [one.subject for one in closed] == [f"sites/{NAME}"] * found
+    for condition in closed:
+        assert "after 429" in condition.cause
 
 
 def test_old_figures_are_removed(store: Store) -> None:

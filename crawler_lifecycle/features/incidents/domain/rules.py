@@ -4,7 +4,7 @@ closed, reopened and reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,6 +23,8 @@ REOPENED_WITHIN = timedelta(hours=1)
 #: A condition whose last occurrence is older than this opens no incident, because nobody has missed
 #: it.
 OPENED_WITHIN = timedelta(days=30)
+#: The openings of one incident are reported at most once in this time.
+REPORTED_EVERY = timedelta(minutes=15)
 #: An incident is reported again when its count is this many times the reported count.
 GROWS = 10
 
@@ -49,11 +51,14 @@ def changes_of(
     closed: Mapping[Key, IncidentRow],
     covers: Callable[[IncidentRow], bool],
     now: datetime,
+    quiet: Container[int] = (),
 ) -> list[IncidentChange]:
     """Return the changes.
 
     ``closed`` contains, for each key, the incident that was closed last. ``covers`` returns whether
-    ``conditions`` would contain the condition of an open incident if it still held.
+    ``conditions`` would contain the condition of an open incident if it still held. ``quiet``
+    contains the numbers of the incidents whose opening is not reported yet, because it was reported
+    within ``REPORTED_EVERY``.
     """
     found = {condition.key: condition for condition in conditions}
     known = {key_of(row): row for row in open_rows}
@@ -69,9 +74,19 @@ def changes_of(
             else _continued(condition, row, now)
         )
         if change is not None:
-            changes.append(change)
+            changes.append(_held_back(change, quiet))
     over = [row for key, row in known.items() if key not in continued and covers(row)]
     return changes + [closing(row, RECOVERED, now) for row in over]
+
+
+def _held_back(change: IncidentChange, quiet: Container[int]) -> IncidentChange:
+    """Return the change without an event about the opening of an incident in ``quiet``. A later
+    round reports it, if it is still open."""
+    if change.event != EVENT_INCIDENT_OPENED or change.row is None:
+        return change
+    if change.row.incident_id not in quiet:
+        return change
+    return IncidentChange(change.row, {**change.values, "notices": 0})
 
 
 def closing(row: IncidentRow, by: str, now: datetime) -> IncidentChange:
@@ -129,7 +144,7 @@ def _continued(
         and condition.cause.startswith(row.cause)
     )
     values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
-    if row.notices == 0 and not row.is_muted(now):  # it was muted when it was opened
+    if row.notices == 0 and not row.is_muted(now):  # its opening is not reported yet
         return _reported(IncidentChange(row, values), row, count, now)
     if same and count == row.count and condition.at <= row.last_at:
         return None

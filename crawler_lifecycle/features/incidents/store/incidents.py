@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.retention import incident_stays
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.features.incidents.domain.rules import (
+    REPORTED_EVERY,
     IncidentChange,
     changes_of,
     closing,
@@ -57,7 +58,10 @@ class IncidentStore(IncidentReader):
         known = {key_of(row) for row in open_rows}
         new = [condition for condition in conditions if condition.key not in known]
         closed = self.closed_last({condition.subject for condition in new}) if new else {}
-        found = changes_of(conditions, open_rows, closed, covers, self._clock())
+        now = self._clock()
+        unheard = [row for row in (*open_rows, *closed.values()) if row.notices == 0]
+        quiet = self.opened_since(now - REPORTED_EVERY, unheard) if unheard else set()
+        found = changes_of(conditions, open_rows, closed, covers, now, quiet)
         for part in chunks(found, CHANGES_MAX):
             with self._db.writing() as conn:
                 append_events(conn, [self._write(conn, change, self._clock()) for change in part])

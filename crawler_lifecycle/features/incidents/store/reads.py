@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from sqlalchemy import func, select
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.conditions import Key
 from crawler_lifecycle.domain.incident import IncidentRow
-from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
+from crawler_lifecycle.domain.names import EVENT_INCIDENT_OPENED, EVENT_RUN_ENDED
 from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
 from crawler_lifecycle.features.incidents.domain.rules import key_of
 from crawler_lifecycle.store.base.bulk import rows_in
@@ -97,6 +98,18 @@ class IncidentReader(StorePart):
         mine = (e.subject == f"incidents/{row.incident_id}", e.subject_uid == row.incident_uid)
         query = select(e.type, e.created_at, e.body).where(*mine)
         return list(self._rows(query.order_by(e.seq.desc()).limit(limit)))
+
+    def opened_since(self, at: datetime, rows: Collection[IncidentRow]) -> set[int]:
+        """Return the numbers of those of these incidents whose opening was reported after this
+        time.
+        """
+        e = outbox_event.c
+        query = select(e.subject, e.subject_uid)
+        query = query.where(e.type == EVENT_INCIDENT_OPENED, e.created_at > at)
+        subjects = [f"incidents/{row.incident_id}" for row in rows]
+        with self._db.reading() as conn:
+            uids = {row["subject_uid"] for row in rows_in(conn, query, e.subject, subjects)}
+        return {row.incident_id for row in rows if row.incident_uid in uids}
 
     def closed_last(self, subjects: Collection[str]) -> dict[Key, IncidentRow]:
         """Return, for each cause of these subjects, the incident that was closed last."""

@@ -16,9 +16,9 @@ SITES_MAX = 1_000
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
-    """Return the sites that refused a request and are closed for a while."""
-    for row, since in store.sites.closed_sites(SITES_MAX):
-        if row.opens_at is None or row.opens_at - since < CLOSED_FOR:
+    """Return the sites that refused a request, and are closed for a while or are probed."""
+    for row in store.sites.closed_sites(SITES_MAX):
+        if row.closed_until - row.since < CLOSED_FOR:
             continue
         run = row.closed_by_run
         why = row.closed_by or f"{row.closed_status or 'a refusal'} to run {run}"
@@ -26,9 +26,9 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             "site_closed",
             f"sites/{row.site}",
             ALL,
-            f"closed until {row.opens_at:%Y-%m-%d %H:%M} UTC after {why}",
-            since,
-            since,
+            f"closed until {row.closed_until:%Y-%m-%d %H:%M} UTC after {why}",
+            row.since,
+            row.since,
             run_id=run,
             fix="lower its limits (crawlctl site set), or open it (crawlctl site open)",
         )

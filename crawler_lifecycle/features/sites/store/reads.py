@@ -21,7 +21,16 @@ from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.tables import run_history
 
 from ..domain.site import SiteLimits, candidates
-from ..ports import SiteBlock, SiteMinute, SiteProxy, SiteRobots, SiteRow, SiteRun, SiteState
+from ..ports import (
+    SiteBlock,
+    SiteClosure,
+    SiteMinute,
+    SiteProxy,
+    SiteRobots,
+    SiteRow,
+    SiteRun,
+    SiteState,
+)
 from .entries import db_now
 from .slots import limits_of, tasks_of
 from .tables import (
@@ -51,6 +60,8 @@ MINUTES_A_DAY = 24 * 60
 #: The number of days for which the figures of proxies are shown.
 PROXY_DAYS = 7
 
+#: The seconds after a closure in which a site counts as closed until a request succeeds.
+PROBED_S = 600.0
 #: The maximum number of waiting runs of a site that are counted.
 WAITING_MAX = 1_000
 
@@ -193,23 +204,27 @@ class SiteReader(StorePart):
                 found[row["run_id"]] = row
         return [SiteRun(**row, tasks=tasks.get(run_id, 0)) for run_id, row in found.items()]
 
-    def closed_sites(self, limit: int) -> list[tuple[SiteRow, datetime]]:
-        """Return the sites that a refused request has closed until a later time, without their
-        figures, each with the time of that request.
+    def closed_sites(self, limit: int) -> list[SiteClosure]:
+        """Return the closures by refused requests that have not ended, or ended less than
+        ``PROBED_S`` seconds ago while no request has succeeded since.
         """
         b = site_block.c
         with self._db.reading() as conn:
             now = db_now(conn)
-            query = select(site).where(_s.closures > 0, _s.closed_until > now)
+            query = select(site).where(_s.closures > 0, _s.closed_until > now - PROBED_S)
             rows = conn.execute(query.order_by(_s.closures, _s.site).limit(limit)).mappings().all()
             newest = select(b.site, func.max(b.at).label("at")).group_by(b.site)
             times = {
-                row["site"]: _time(row["at"])
+                row["site"]: row["at"]
                 for row in rows_in(conn, newest, b.site, [row["site"] for row in rows])
             }
-            limits = limits_of(conn, rows)
         return [
-            (_site_row(row, limits[row["site"]], {}, now), times.get(row["site"], _time(now)))
+            made(
+                SiteClosure,
+                row,
+                since=_time(times.get(row["site"], now)),
+                closed_until=_time(row["closed_until"]),
+            )
             for row in rows
         ]
 
