@@ -515,7 +515,6 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
 def _log_tail(folder: TaskFolder) -> str | None:
     """Return the part of the log to keep: its last 16 KiB, and the lines around the error with
     which the crawler failed.
-
     """
     with open_log(folder) as log:
         failed = bool((folder.read(files.END) or {}).get("exit_code"))

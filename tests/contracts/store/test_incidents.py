@@ -190,7 +190,8 @@ def test_crawlers_and_their_last_ends_are_read_by_indexes(harness: Harness) -> N
     assert store.incidents.crawlers_ended_after(last) == (Counter(), last)
     runs = store.incidents.ended_runs(names, 3)
     assert list(runs) == names
-    assert [run.status for run in runs[names[0]]] == ["FAILED", "FAILED", "COMPLETED"]
+    statuses = [run.status for run in runs[names[0]]]
+    assert statuses == ["FAILED", "FAILED", "COMPLETED", "FAILED"], "at most three of each status"
     assert runs[names[2]] == []
     [found] = crawler_conditions(*names[1], runs[names[1]])
     assert (found.kind, found.count, found.subject) == ("crawler_failing", 3, "crawlers/beta")

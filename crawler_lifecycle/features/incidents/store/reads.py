@@ -143,8 +143,8 @@ class IncidentReader(StorePart):
     def ended_runs(
         self, crawlers: Collection[Crawler], limit: int
     ) -> dict[Crawler, list[JudgedRun]]:
-        """Return the last ended runs of these crawlers (1 to 200), at most ``limit`` of each, with
-        the newest end first.
+        """Return the ended runs of these crawlers (1 to 200) with the highest numbers, at most
+        ``limit`` in each status of each crawler, with the newest end first.
         """
         found: dict[Crawler, list[JudgedRun]] = {crawler: [] for crawler in crawlers}
         groups = [
@@ -159,5 +159,4 @@ class IncidentReader(StorePart):
                 found[project, crawler].append(JudgedRun(*values))
         for runs in found.values():
             runs.sort(key=attrgetter("ended_at", "run_id"), reverse=True)
-            del runs[limit:]
         return found
