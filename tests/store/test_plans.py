@@ -1035,6 +1035,7 @@ def incidents(harness: Harness) -> None:
             store.list_incidents(subject=first.subject)
             store.incident_events(first, 50)
     store.closed_last({first.subject})
+    store.opened_since(START, [first])
     store.change_incident(first.incident_id, comment="later")
     store.close_incident(first.incident_id, "ann")
     [crawler, *_] = store.all_crawlers()
