@@ -337,8 +337,11 @@ class Gate:
         that begins to wait would start at this low level and get all slots until it has caught up
         with the other pools.
         """
-        most = {ticket.pool: self.pools.of(ticket.pool).max or math.inf for ticket in tickets}
-        may = [ticket for ticket in tickets if self.holds(ticket.pool).all < most[ticket.pool]]
+        may = []
+        for ticket in tickets:
+            most = self.pools.of(ticket.pool).max
+            if most is None or self.holds(ticket.pool).all < most:
+                may.append(ticket)
         best = min((ticket.priority for ticket in may), default=0)
         return {ticket.pool for ticket in may if ticket.priority == best}
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Column, Connection, String, select, type_coerce
 
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.store.columns import Json, UtcTime, Words, new_table, required
 
-from .rows import validated
-
 _POOL = TypeAdapter(Pool)
+#: Stands for a pool whose row this build cannot read. It gives no slots, and all other pools work.
+UNREADABLE = Pool(max=0)
 
 stored_pool = new_table(
     "pool",
@@ -31,16 +32,19 @@ _POOLS = select(stored_pool.c.name, type_coerce(stored_pool.c.document, String).
 def with_stored(conn: Connection, pools: Pools) -> Pools:
     """Return the pools of the settings together with those that the database has now.
 
-    Raises ``RowUnreadable``.
+    An unreadable row is ``UNREADABLE``.
     """
-    fix = "set the pool again (crawlctl pool set)"
-    stored = {
-        row["name"]: validated(_read, stored_pool, row, "document", "pool", fix)
-        for row in conn.execute(_POOLS).mappings()
-    }
-    return pools.with_stored(stored)
+    rows = conn.execute(_POOLS).mappings()
+    return pools.with_stored({row["name"]: _read(row["document"]) for row in rows})
 
 
 @functools.lru_cache(1000)
 def _read(document: str) -> Pool:
-    return _POOL.validate_json(document)
+    try:
+        pool = _POOL.validate_json(document)
+    except ValidationError:
+        return UNREADABLE
+    # The division by an impossible weight, for example, would stop all pools.
+    most = math.inf if pool.max is None else pool.max
+    possible = most >= 1 and 0.01 <= pool.weight <= 1000 and 0 <= pool.reserved <= most
+    return pool if possible else UNREADABLE

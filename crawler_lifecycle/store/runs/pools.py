@@ -47,7 +47,7 @@ from crawler_lifecycle.domain.waiting import SLOT_WAIT, InLine
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.pools import PoolRow, SlotHolder
 from crawler_lifecycle.store.base.bulk import change_in, put_row
-from crawler_lifecycle.store.base.pools import stored_pool, with_stored
+from crawler_lifecycle.store.base.pools import UNREADABLE, stored_pool, with_stored
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.columns import UtcTime
 
@@ -231,7 +231,9 @@ class PoolStore(SlotLines):
         )
         with self._db.reading() as conn:
             gate = _read_gate(conn, with_stored(conn, self._pools), now, own=True)
-            rows = {row["name"]: row for row in conn.execute(select(stored_pool)).mappings()}
+            c = stored_pool.c
+            changes = conn.execute(select(c.name, c.changed_at, c.changed_by)).mappings()
+            rows = {row["name"]: row for row in changes}
             waiting = {row[0]: tuple(row[1:]) for row in conn.execute(_own(waits, p.run_id))}
         known = gate.pools.of_project(only())
         # The sample adds pools that only have past use.
@@ -390,7 +392,12 @@ def _pool_row(
         by = row["changed_by"] if only() is None else None
         origin = {"origin": PEOPLE, "changed_at": row["changed_at"], "changed_by": by}
     problem = None
-    if pools.shut(name):
+    if pools.of(name) == UNREADABLE:
+        problem = (
+            f"the limits of pool {name} in the database cannot be read, so it gives no slots; set "
+            f"it again (crawlctl pool set {name})"
+        )
+    elif pools.shut(name):
         problem = (
             f"all slots are reserved for other pools: runs of pool {name} never start; "
             "reserve fewer slots, or add slots"

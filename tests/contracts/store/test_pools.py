@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, update
 
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RowUnreadable
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, PROBE_S, RECALL_S, Pool, Pools
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
@@ -682,6 +682,7 @@ def test_the_first_pool_counts_in_every_process_and_the_last_ends_it(
         with pytest.raises(InvalidRequest, match="pool: 'shop' is not allowed"):
             run(harness, "early", pool="shop")
         assert gateway.pools.set_pool("shop", Pool(max=2), "ann") == (None, True)
+        set_at = clock.now
         assert gateway.pools.set_pool("shop", Pool(max=2), "bob") == (Pool(max=2), False)
         shop = run(harness, "shop", tasks=5, pool="shop")
         assert harness.deploy(shop) == [0, 1]
@@ -689,7 +690,7 @@ def test_the_first_pool_counts_in_every_process_and_the_last_ends_it(
         assert store.pools.in_line(big.run_id) is not None
         [row] = [row for row in store.pools.list_pools() if row.name == "shop"]
         assert (row.origin, row.changed_by, row.in_use, row.max) == ("people", "ann", 2, 2)
-        assert (row.changed_at, row.problem) == (row.changed_at, None)
+        assert (row.changed_at, row.problem) == (set_at, None)
         with limited("other"):
             [row] = [row for row in store.pools.list_pools() if row.name == "shop"]
             assert (row.changed_by, row.max) == (None, None)
@@ -837,14 +838,45 @@ def test_a_pool_that_gets_a_project_is_no_longer_for_runs_of_others(
             assert "shop" not in store.pools.known_pools().named
 
 
-def test_a_row_that_was_edited_by_hand_is_named(store_url: str, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"max": "many"},
+        {"max": 0},
+        {"weight": 0},
+        {"weight": 1e9},
+        {"reserved": -1},
+        {"max": 1, "reserved": 2},
+    ],
+)
+def test_an_unreadable_row_shuts_its_pool_alone_until_it_is_set_again(
+    store_url: str, clock: Clock, document: Any
+) -> None:
+    with closing(_opened(store_url, clock, Pools(slots=4))) as store:
+        harness = Harness(store, clock)
+        for name in ("shop", "other", "spare"):
+            store.pools.set_pool(name, Pool(max=2), None)
+        fence, busy = run(harness, "r1", pool="shop"), run(harness, "r2", pool="other")
+        c = stored_pool.c
+        with store.database.writing() as conn:
+            conn.execute(update(stored_pool).values(document=document).where(c.name != "other"))
+        assert [harness.deploy(fence), harness.deploy(busy)] == [[], [0]]
+        assert called(harness) == []
+        store.pools.adopt()
+        problems = {row.name: row.problem for row in store.pools.list_pools()}
+        assert "it gives no slots; set it again (crawlctl pool set shop)" in str(problems["shop"])
+        assert problems["other"] is None
+        store.pools.set_pool("other", Pool(max=3), None)
+        assert store.pools.delete_pool("spare", []) is not None
+        store.pools.set_pool("shop", Pool(max=1), None)
+        assert called(harness) == ["r1"]
+        assert harness.deploy(fence) == [0]
+        assert [row.problem for row in store.pools.list_pools()] == [None, None, None]
+
+
+def test_a_newer_build_may_have_more_fields(store_url: str, clock: Clock) -> None:
     with closing(_opened(store_url, clock, NO_POOLS)) as store:
         store.pools.set_pool("shop", Pool(max=2), None)
-        edit = update(stored_pool).values(document={"max": 2, "burst": 9})
         with store.database.writing() as conn:
-            conn.execute(edit)
-        assert store.pools.known_pools().of("shop") == Pool(max=2), "a newer build may have more"
-        with store.database.writing() as conn:
-            conn.execute(edit.values(document={"max": "many"}))
-        with pytest.raises(RowUnreadable, match=r"pool name shop: .*crawlctl pool set"):
-            store.pools.known_pools()
+            conn.execute(update(stored_pool).values(document={"max": 2, "burst": 9}))
+        assert store.pools.known_pools().of("shop") == Pool(max=2)
