@@ -103,17 +103,19 @@ class Pools:
         names = frozenset(stored.keys() - configured.keys())
         return replace(self, named={**stored, **configured}, stored=names)
 
-    def check_all(self, prefix: str = "") -> None:
-        """Raise ``InvalidRequest`` if the pools do not fit together. ``prefix`` is put before the
-        names of fields.
+    def check_all(self, prefix: str = "", before: Pools | None = None) -> None:
+        """Raise ``InvalidRequest`` if the pools cannot be used together. ``prefix`` is put before
+        the names of fields. A change from the pools ``before`` may keep what was already too much,
+        so that people can correct one pool after the other.
         """
-        if len(self.named) > POOLS_MAX:
+        former = before or NO_POOLS
+        if len(self.named) > max(POOLS_MAX, len(former.named)):
             raise InvalidRequest(
                 f"{prefix}{len(self.named)} pools are too many; at most {POOLS_MAX} are allowed, "
                 "so delete some"
             )
-        reserved = sum(pool.reserved for pool in self.named.values())
-        if self.slots is not None and reserved > self.slots:
+        reserved = self._all_reserved()
+        if self.slots is not None and reserved > max(self.slots, former._all_reserved()):
             raise InvalidRequest(
                 f"{prefix}reserved: {reserved} slots in total are too many for {self.slots} slots; "
                 "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
@@ -124,6 +126,9 @@ class Pools:
                 own,
                 f"{DEFAULT} serves every project; leave it out, and give the project another pool",
             )
+
+    def _all_reserved(self) -> int:
+        return sum(pool.reserved for pool in self.named.values())
 
     @property
     def counted(self) -> bool:

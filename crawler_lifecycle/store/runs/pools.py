@@ -252,14 +252,16 @@ class PoolStore(SlotLines):
     def set_pool(self, name: str, new: Pool, by: str | None) -> tuple[Pool | None, bool]:
         """Create a pool, or change it. Returns the former one, and whether anything changed.
 
-        Tasks keep their slots, also above a new maximum. Raises ``InvalidRequest`` if it does not
-        fit to the other pools, and ``NotInThisState`` for a pool of the settings.
+        Tasks keep their slots, also above a new maximum. Raises ``InvalidRequest`` if the change
+        reserves too many slots or makes too many pools, and ``NotInThisState`` for a pool of the
+        settings.
         """
         with self._db.writing() as conn:
-            pools, before = self._changeable(conn, name)
+            pools = self._locked(conn, name)
+            before = pools.named.get(name)
             if before == new:
                 return before, False
-            replace(pools, named={**pools.named, name: new}).check_all()
+            replace(pools, named={**pools.named, name: new}).check_all(before=pools)
             values = {"document": asdict(new), "changed_at": self._clock(), "changed_by": by}
             put_row(conn, stored_pool, {"name": name}, values)
             return before, True
@@ -271,16 +273,17 @@ class PoolStore(SlotLines):
         ``crawlers``, or anything else that starts runs later, name. Runs in ``default`` need no
         such row.
         """
+        if name != DEFAULT and name not in self._pools.named:
+            # All assignments of slots wait for the lock, so the long search comes before it.
+            with self._db.reading() as conn:
+                _check_unneeded(conn, name, crawlers)
         with self._db.writing() as conn:
-            _, before = self._changeable(conn, name)
-            if before is not None:
-                if name != DEFAULT:
-                    _check_unneeded(conn, name, crawlers)
-                conn.execute(delete(stored_pool).where(stored_pool.c.name == name))
+            before = self._locked(conn, name).named.get(name)
+            conn.execute(delete(stored_pool).where(stored_pool.c.name == name))
             return before
 
-    def _changeable(self, conn: Connection, name: str) -> tuple[Pools, Pool | None]:
-        """Lock the pools. Return them, and the one with this name.
+    def _locked(self, conn: Connection, name: str) -> Pools:
+        """Lock the pools for a change of the one with this name, and return them.
 
         Raises ``NotInThisState`` for a pool of the settings.
         """
@@ -290,8 +293,7 @@ class PoolStore(SlotLines):
                 "processes"
             )
         _lock_gate(conn)
-        pools = with_stored(conn, self._pools)
-        return pools, pools.named.get(name)
+        return with_stored(conn, self._pools)
 
     def slot_holders(self, pool: str, limit: int) -> list[SlotHolder]:
         """Return the runs that hold the most slots of a pool, at most ``limit`` of them.

@@ -770,6 +770,47 @@ def test_a_pool_that_does_not_fit_is_refused(
         assert store.pools.delete_pool("default", ["plain"]) == Pool(max=1)
 
 
+def test_reserves_above_fewer_slots_are_lowered_one_after_the_other(
+    store_url: str, clock: Clock
+) -> None:
+    with closing(_opened(store_url, clock, Pools(slots=8))) as store:
+        for name in ("a", "b"):
+            store.pools.set_pool(name, Pool(reserved=4), None)
+    with closing(_opened(store_url, clock, Pools(slots=6))) as store:
+        store.pools.set_pool("c", Pool(), None)
+        store.pools.set_pool("a", Pool(max=5, reserved=4), None)
+        for pool in (Pool(reserved=5), Pool(reserved=9)):
+            with pytest.raises(InvalidRequest, match="slots in total are too many for 6 slots"):
+                store.pools.set_pool("a", pool, None)
+        store.pools.set_pool("a", Pool(reserved=3), None)
+        with pytest.raises(InvalidRequest, match="8 slots in total are too many for 6 slots"):
+            store.pools.set_pool("a", Pool(reserved=4), None)
+        store.pools.set_pool("b", Pool(reserved=3), None)
+
+
+def test_the_search_for_what_names_a_pool_locks_nothing(store_url: str, clock: Clock) -> None:
+    statements: list[str] = []
+
+    def executed(_: Any, __: Any, statement: str, *___: Any) -> None:
+        statements.append(statement)
+
+    with closing(_opened(store_url, clock, NO_POOLS)) as store:
+        store.pools.set_pool("shop", Pool(), None)
+        event.listen(Engine, "before_cursor_execute", executed)
+        try:
+            store.pools.delete_pool("shop", [])
+        finally:
+            event.remove(Engine, "before_cursor_execute", executed)
+    [locked] = [n for n, text in enumerate(statements) if "pool_gate" in text][:1]
+    searches = [
+        n
+        for n, text in enumerate(statements)
+        if any(f"FROM {table}" in text for table in ("run_history", "schedule", "manager"))
+    ]
+    assert searches
+    assert max(searches) < locked
+
+
 def test_a_pool_of_the_settings_is_changed_there_and_hides_another(
     store_url: str, clock: Clock
 ) -> None:
