@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import POOL_NAME, Pool
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
@@ -31,6 +33,8 @@ from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.settings import PoolLimits
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.subjects import POOL
+
+logger = logging.getLogger(__name__)
 
 PoolName = Annotated[str, Path(pattern=f"^{POOL_NAME.pattern}$")]
 
@@ -67,11 +71,13 @@ def add_pools(app: FastAPI, pools: PoolStore, crawlers: Crawlers) -> None:
         known = {row.name: row for row in pools.list_pools() if row.origin is not None}
         return existing("pool", name, known.get(name), known)
 
-    def changed(row: PoolRow, note: str) -> ChangedPool:
-        pools.adopt()
-        # The access log shows what changed.
-        present_call().about.append(("pool", row.name, note, True))
-        return ChangedPool(**asdict(row), note=note)
+    def record(name: str, note: str) -> None:
+        """Record a change that was made, also if what follows fails."""
+        present_call().about.append(("pool", name, note, True))
+        try:
+            pools.adopt()
+        except LifecycleError as error:
+            logger.warning("pool %s: a worker will move its waiting runs: %s", name, error)
 
     @app.get("/v1/pools", **documents(PoolList))
     def list_pools(request: Request) -> Response:
@@ -92,28 +98,35 @@ def add_pools(app: FastAPI, pools: PoolStore, crawlers: Crawlers) -> None:
         before, is_new = pools.set_pool(pool, new, signed_body.requested_by)
         if not is_new:
             return ChangedPool(**asdict(find(pool)), note="Nothing changed.")
-        return changed(find(pool), _changes(before, new))
+        note = _changes(before, new)
+        record(pool, note)
+        return ChangedPool(**asdict(find(pool)), note=note)
 
     @app.delete("/v1/pools/{pool}")
     async def delete_pool(pool: PoolName) -> ChangedPool:
         """Delete a pool of the database that no live run, and nothing that starts runs later,
         names.
         """
-        known, _ = await crawlers.last()
+        # A crawler that is not known yet may name the pool, too.
+        known = await crawlers.all()
         users = [name for name, crawler in sorted(known.items()) if crawler.pool == pool]
 
         def delete() -> ChangedPool:
             row = find(pool)
             pools.delete_pool(pool, users)
-            return changed(row, "deleted")
+            record(pool, "deleted")
+            return ChangedPool(**asdict(row), note="deleted")
 
         return await run_in_threadpool(delete)
 
 
 def _changes(before: Pool | None, after: Pool) -> str:
-    """Return a text that names each field that differs, such as ``max: none → 2``."""
+    """Return a text that names each field that differs, such as ``max: none → 2``.
+
+    The access log keeps only its beginning, so the project comes first.
+    """
     old = asdict(before or Pool())
-    new = asdict(after)
+    new = {"project": after.project, **asdict(after)}
     shown = [
         f"{name}: {_shown(old[name])} → {_shown(value)}"
         for name, value in new.items()

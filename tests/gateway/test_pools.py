@@ -17,8 +17,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.conditions import IncidentCondition
+from crawler_lifecycle.domain.errors import SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
+from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.store import open_store
 from tests.gateway.gateway_harness import CRAWLERS, Clock, Harness
 from tests.gateway.keys import Keys
@@ -426,6 +428,31 @@ def test_a_pool_that_a_crawler_of_the_file_names_is_not_deleted(harness: Harness
     with harness.client() as client:
         ok(client.put("/v1/pools/shop-c", json={}))
         assert "is named by crawler plain;" in client.delete("/v1/pools/shop-c").text
+
+
+def test_a_pool_is_not_deleted_while_crawlers_are_unknown(harness: Harness) -> None:
+    harness.scheduler.faults.add(SchedulerUnavailable("down"), 9)
+    with harness.client() as client:
+        ok(client.put("/v1/pools/shop-c", json={}))
+        ok(client.delete("/v1/pools/shop-c"), 503)
+        assert "shop-c" in harness.store.pools.known_pools().named
+
+
+def test_a_change_is_recorded_and_answered_though_waiting_runs_were_not_moved(
+    harness: Harness, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: PoolStore) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(PoolStore, "adopt", fails)
+    admin = keys.headers("admin")
+    body = {"max": 2, "weight": 3, "reserved": 1, "project": "a-project-with-a-long-name-for-its-shops"}
+    with harness.client(harness.new_app(entrance=keys.entrance())) as client:
+        ok(client.put("/v1/pools/shop-c", json=body, headers=admin))
+        ok(client.delete("/v1/pools/shop-c", headers=admin))
+    rows = harness.store.access.list_access(kind="pool", outcome="done")
+    assert rows[0].verb == "deleted"
+    assert str(rows[1].verb).startswith("project: none → a-project-")
 
 
 @pytest.mark.parametrize(
