@@ -171,6 +171,26 @@ def test_prune_deletes_only_kinds_that_the_files_name(
     assert [row[0] for row in state(client)["webhooks"]] == ["team", "feed"]
 
 
+def test_prune_in_a_project_deletes_only_what_belongs_to_it(
+    crawlctl: Crawlctl, relay: Relay, tmp_path: Path, client: TestClient
+) -> None:
+    pools = "pools:\n- {name: own, project: a}\n- {name: other, project: b}\n- {name: shared}\n"
+    folder = write(
+        tmp_path / "all", {"all.yaml": pools + "sites:\n- {site: x.example, tasks: 2}\n"}
+    )
+    assert crawlctl("apply", "-f", str(folder)).code == 0
+    relay.changes.clear()
+    some = write(tmp_path / "a", {"a.yaml": "pools: []\nsites: []\n"})
+    done = crawlctl("apply", "-f", str(some), "--prune", "--project", "a")
+    assert relay.changes == ["DELETE pools/own"], done.err
+    assert crawlctl("apply", "-f", str(some), "--prune").code == 0
+    assert relay.changes[1:] == [
+        "DELETE sites/x.example",
+        "DELETE pools/shared",
+        "DELETE pools/other",
+    ]
+
+
 def test_a_call_that_is_killed_anywhere_is_completed_by_the_next(
     crawlctl: Crawlctl, relay: Relay, folder: Path, client: TestClient
 ) -> None:

@@ -65,7 +65,7 @@ class DefinitionKind(ABC):
 
     plural: str
     has_projects = True
-    """Whether each of them belongs to a project."""
+    """Whether a change is made in a project: any other definition is known by its name alone."""
 
     @property
     def noun(self) -> str:
@@ -147,7 +147,9 @@ class PoolDefinitions(DefinitionKind):
     def present(self, gateway: Gateway) -> Mapping[str, Present]:
         rows = gateway.get("/v1/pools")["pools"]
         return {
-            row["name"]: Present({name: row[name] for name in PoolLimits.model_fields}, None)
+            row["name"]: Present(
+                {name: row[name] for name in PoolLimits.model_fields}, row["project"]
+            )
             for row in rows
             if row["origin"] == "people"
         }
@@ -225,8 +227,12 @@ def apply(
             same += len(wanted[kind.plural]) - len(found)
             changes += found
             if prune:
-                gone = sorted(present.keys() - wanted[kind.plural].keys())
-                changes += [Change(kind, n, present[n].document, None, {}) for n in gone]
+                changes += [
+                    Change(kind, name, found.document, None, {})
+                    for name, found in sorted(present.items())
+                    # Other projects use what belongs to no project, too.
+                    if name not in wanted[kind.plural] and project in (None, found.project)
+                ]
         # What is deleted may be named by what else is deleted, so this is the reverse order.
         deleted = [change for change in changes if change.new is None]
         changes = [change for change in changes if change.new is not None] + deleted[::-1]
@@ -281,6 +287,8 @@ def _of_project(
     kind: DefinitionKind, present: Mapping[str, Present], project: str | None, *, prune: bool
 ) -> Mapping[str, Present]:
     """Return those of one project. Raises ``WrongUsage`` if it is not clear which one is pruned."""
+    if not kind.has_projects:
+        return present
     projects = {found.project for found in present.values()} - {None}
     if project is not None:
         return {n: found for n, found in present.items() if found.project in (project, None)}
