@@ -8,6 +8,9 @@ from typing import Any
 
 from crawler_lifecycle.features.managers.domain.jobs import options_of
 
+#: The objects in requests whose keys have only the crawler's own meaning.
+_OF_CRAWLERS = {"args", "settings", "spider_args", "job_settings"}
+
 
 @dataclass(frozen=True, slots=True)
 class NamedVersion:
@@ -48,12 +51,18 @@ def names_pool(document: object, pool: str) -> bool:
 
 
 def _parts(document: object) -> Iterator[Mapping[Any, Any] | list[Any]]:
-    """Yield all objects and lists in a JSON document."""
+    """Yield all objects and lists in a JSON document, without arguments and settings of
+    crawlers.
+    """
     todo = [document]
     while todo:  # a recursion could become too deep
         part = todo.pop()
         if isinstance(part, Mapping):
-            todo += part.values()
+            todo += [
+                value
+                for key, value in part.items()
+                if key not in _OF_CRAWLERS or not isinstance(value, Mapping)
+            ]
             yield part
         elif isinstance(part, list):
             todo += part
