@@ -446,7 +446,12 @@ def test_a_change_is_recorded_and_answered_though_waiting_runs_were_not_moved(
 
     monkeypatch.setattr(PoolStore, "adopt", fails)
     admin = keys.headers("admin")
-    body = {"max": 2, "weight": 3, "reserved": 1, "project": "a-project-with-a-long-name-for-its-shops"}
+    body = {
+        "max": 2,
+        "weight": 3,
+        "reserved": 1,
+        "project": "a-project-with-a-long-name-for-its-shops",
+    }
     with harness.client(harness.new_app(entrance=keys.entrance())) as client:
         ok(client.put("/v1/pools/shop-c", json=body, headers=admin))
         ok(client.delete("/v1/pools/shop-c", headers=admin))

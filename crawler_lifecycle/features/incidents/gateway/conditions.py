@@ -22,6 +22,7 @@ from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.notes import WORKER
+from crawler_lifecycle.store.runs.pools import SETTINGS
 from crawler_lifecycle.store.store import Store
 
 #: The number of last runs of a crawler that are read. The maximum applies if many ended at the same
@@ -73,7 +74,8 @@ def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             f"{row.in_use}{most} slots are in use, the most by {', '.join(held) or 'nobody'}; "
             f"{count(row.waiting_runs, 'run')} waiting since {since:%Y-%m-%d %H:%M} UTC"
         )
-        fix = row.problem or "stop a run that holds its slots, or raise its limit (LIFECYCLE_POOLS)"
+        where = "LIFECYCLE_POOLS" if row.origin == SETTINGS else f"crawlctl pool set {row.name}"
+        fix = row.problem or f"stop a run that holds its slots, or raise its limit ({where})"
         yield IncidentCondition(
             "pool_full", f"pools/{row.name}", ALL, cause, since, since, run_id=first, fix=fix
         )
