@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, select, text
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.store.migrations.schema_version import Schema, schema_of
 
+from .base.pools import stored_pool
 from .engine import Database, masked, parse_url
 
 #: Server variables that determine whether our writes are possible, complete and durable.
@@ -84,6 +85,15 @@ def try_writing(url: str) -> None:
     """
     with Database.alone(parse_url(url), _ANSWER_TIMEOUT_S) as database, database.writing():
         pass
+
+
+def stored_pools(url: str) -> set[str]:
+    """Return the names of the pools that people set.
+
+    Raises ``LifecycleError`` if the database has no such table, or cannot be used.
+    """
+    with Database.alone(parse_url(url), _ANSWER_TIMEOUT_S) as database, database.reading() as conn:
+        return set(conn.execute(select(stored_pool.c.name)).scalars())
 
 
 def _of_server(connection: Connection, url: str, schema: Schema) -> Diagnosis:

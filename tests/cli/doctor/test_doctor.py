@@ -34,11 +34,13 @@ from crawler_lifecycle.clusters.kubernetes.kind import KubernetesKind
 from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.pools import Pool
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.store import engine
 from crawler_lifecycle.store.migrations.schema_version import head_version, upgrade
+from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.temporal.operator import task_queues
 from crawler_lifecycle.temporal.operator.server import Server
 from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue, Version
@@ -559,15 +561,21 @@ def test_quotas_of_nobody_are_told(doctor: Any, tmp_path: Path) -> None:
         "token:*",
         "pool:default",
         "pool:slow",
+        "pool:stored",
         "pool:lost",
         "project:shop",
     )
     quotas, pools = json.dumps({key: {"live_tasks": 1} for key in keys}), json.dumps({"slow": {}})
-    lost = ("warn", "a quota is for pool lost, and there is no such pool in the settings")
-    assert found(doctor(LIFECYCLE_QUOTAS=quotas, LIFECYCLE_POOLS=pools), "quotas") == [lost]
+    lost = ("warn", "a quota is for pool lost, and there is no such pool")
+    unknown = doctor(LIFECYCLE_QUOTAS=quotas, LIFECYCLE_POOLS=pools)
+    assert found(unknown, "quotas") == [], "there is no database yet"
+    store = open_store(make_tables(f"sqlite:///{tmp_path}/runs.db"), pool_size=1)
+    store.pools.set_pool("stored", Pool(), None)
+    store.close()
+    assert found(doctor(), "quotas") == [lost]
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(new_token("ci", "read")[1])
-    gone = ("warn", "a quota is for token gone, and there is no such token in the settings")
+    gone = ("warn", "a quota is for token gone, and there is no such token")
     assert found(doctor(LIFECYCLE_GATEWAY__CALLERS_FILE=str(tokens)), "quotas") == [
         gone,
         lost,

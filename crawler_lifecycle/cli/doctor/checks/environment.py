@@ -7,14 +7,17 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 
 from packaging.requirements import Requirement
 
 from crawler_lifecycle.cli.doctor.report import Context, Line, bad, of_error, ok, warn
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.gateway.access.tokens import TokenFileError, read
 from crawler_lifecycle.settings import PREFIX, unread_variables
+from crawler_lifecycle.store.diagnosis import diagnose, stored_pools
 
 PACKAGE = "crawler-lifecycle"
 
@@ -77,12 +80,16 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
 
 
 def check_quotas(context: Context) -> Sequence[Line]:
-    """Check that each quota names an existing token, or a pool of the settings.
+    """Check that each quota names an existing token or pool.
 
-    Tokens are checked only if their file can be read.
+    Tokens are checked only if their file can be read, and pools only if the database can.
     """
     settings = context.known
-    known = {"pool": {DEFAULT, *settings.pools}}
+    known: dict[str, set[str]] = {}
+    with suppress(LifecycleError):  # the check of the database reports it
+        if settings.quotas and diagnose(settings.database.url).exists:
+            stored = stored_pools(settings.database.url)
+            known["pool"] = {DEFAULT, *settings.pools, *stored}
     try:
         if (file := settings.gateway.callers_file) is not None:
             known["token"] = {entry.caller.name for entry in read(file)}
@@ -94,13 +101,7 @@ def check_quotas(context: Context) -> Sequence[Line]:
         (kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}
     ]
     fix = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
-    # A pool that is not in the settings may be in the database.
-    of_pool = "ignore this if crawlctl pools lists it; otherwise " + fix
     return [
-        warn(
-            "quotas",
-            f"a quota is for {kind} {name}, and there is no such {kind} in the settings",
-            of_pool if kind == "pool" else fix,
-        )
+        warn("quotas", f"a quota is for {kind} {name}, and there is no such {kind}", fix)
         for kind, name in wrong
     ]
