@@ -171,7 +171,7 @@ FROZEN = {
     "0015_catalogue.py": "83caf8aa13c8c5ab",
     "0017.mysql.sql": "a9ad85085ea3df8a",
     "0017.sqlite.sql": "591083f5a3e5cae2",
-    "0017_pools.py": "ecc195cedadf8147",
+    "0017_pools.py": "957d906371f46ce5",
     "0018_former_versions.py": "e47c5c0e03678327",
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.inputs import filled
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.subjects import By, Kind
@@ -24,16 +25,16 @@ class PoolOptions:
     Parameters
     ----------
     max
-        maximum number of parallel tasks; default: as many as the cluster accepts
+        maximum number of parallel tasks; none: as many as the cluster accepts
     weight
         its share of slots, in proportion to the weights of other waiting pools (default: 1)
     reserved
         slots that other pools leave free for it
     project
-        the only project whose runs may use it; default: all projects may
+        the only project whose runs may use it; *: all projects may
     """
 
-    max: int | None = None
+    max: int | Literal["none"] | None = None
     weight: float | None = None
     reserved: int | None = None
     project: str | None = None
@@ -45,16 +46,23 @@ _NONE = PoolOptions()
 def set_pool(
     name: Name, /, *, options: Annotated[PoolOptions, Parameter(name="*")] = _NONE, by: By = None
 ) -> None:
-    """Create a pool, or replace all its limits. They hold for the next slot."""
-    given = {
-        "max": options.max,
-        "weight": options.weight,
-        "reserved": options.reserved,
-        "project": options.project,
-        "requested_by": by or user(),
-    }
+    """Create a pool, or change the given limits of one. They hold for the next slot."""
+    given = filled(asdict(options))
     with current().gateway() as gateway:
-        KIND.print_facts(gateway.put(KIND.path(name), filled(given)))
+        body = _present(gateway, name) | given | {"requested_by": by or user()}
+        if body.get("max") == "none":
+            del body["max"]
+        if body.get("project") == "*":
+            del body["project"]
+        KIND.print_facts(gateway.put(KIND.path(name), body))
+
+
+def _present(gateway: Gateway, name: str) -> dict[str, Any]:
+    """Return the limits of a pool in the database; empty if it is new, or cannot be read."""
+    for row in gateway.get("/v1/pools")["pools"]:
+        if row["name"] == name and row["origin"] == "people" and row["max"] != 0:
+            return {field: row[field] for field in PoolOptions.__dataclass_fields__}
+    return {}
 
 
 def delete(name: Name, /) -> None:

@@ -414,13 +414,17 @@ def _pool_row(
             "a worker assigned slots with a different value of LIFECYCLE_POOLS; give all "
             "processes the same value, and restart them"
         )
-    return PoolRow(
-        name=name,
+    limits = asdict(known.of(name))
+    if not pools.told(name):
         # Slots held by its own runs are not compared with a limit that applies to all projects
         # together.
-        **asdict(known.of(name)) | ({} if pools.told(name) else {"max": None}),
-        in_use=gate.holds(name).all,
-        executing=gate.holds(name).executing,
+        limits["max"] = None
+    holder = gate.holds(name)
+    return PoolRow(
+        name=name,
+        **limits,
+        in_use=holder.all,
+        executing=holder.executing,
         waiting_runs=runs,
         waiting_tasks=int(tasks),
         oldest_wait_at=oldest_wait_at,

@@ -252,3 +252,20 @@ def test_an_entry_is_set_compared_and_rolled_back(
     assert crawlctl("crawler", "delete", "shop").out == "crawler shop is deleted\n"
     assert crawlctl("crawler", "use", "shop", "1").code == 3
     assert crawlctl("crawler", "set", "shop").code == 2
+
+
+def test_pool_set_changes_only_what_is_given(
+    crawlctl: Crawlctl, relay: Relay, client: TestClient
+) -> None:
+    def shown() -> list[Any]:
+        [row] = [row for row in client.get("/v1/pools").json()["pools"] if row["name"] == "shop"]
+        return [row[name] for name in ("max", "weight", "reserved", "project")]
+
+    words = ("--max", "3", "--weight", "2", "--reserved", "1", "--project", "a")
+    assert crawlctl("pool", "set", "shop", *words).code == 0
+    changed = crawlctl("pool", "set", "shop", "--max", "5")
+    assert "max: 3 → 5" in changed.err
+    assert shown() == [5, 2, 1, "a"]
+    assert crawlctl("pool", "set", "shop", "--max", "none", "--project", "*").code == 0
+    assert shown() == [None, 2, 1, None]
+    assert "Nothing changed" in crawlctl("pool", "set", "shop").err

@@ -12,7 +12,8 @@ down_revision = "0016"
 branch_labels = None
 depends_on = None
 
-#: An older build does not know these pools, so ``default`` serves their runs.
+#: An older build does not know these pools: it refuses new runs that name one, and ``default``
+#: serves the present runs.
 WORKS_FROM = "0001"
 FINGERPRINT = "6e1997baafd770ee"
 
