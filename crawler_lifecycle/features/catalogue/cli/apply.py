@@ -210,7 +210,8 @@ def apply(
     file
         a folder with YAML or JSON files, or one file
     prune
-        also delete what the files do not define, of each kind that they name
+        also delete what the files do not define, of each kind that they name; with --project, only
+        what belongs to the project
     dry_run
         only show what would change
     """
