@@ -182,14 +182,14 @@ class CrawlerPages:
         run_ids = [run.run_id for run in runs]
         changes = code_changes(run_ids, self.store.runs.codes_of(run_ids))
         since = brought_since(changes[0], runs) if changes else None
-        back = self._back(changes, values["versions"])
+        before = next((row["version"] for row in values["versions"] if row["before"]), None)
         shares = self.store.runs.good_shares([name], self.clock() - WEEK)
         return {
             "runs": runs,
             "less": next(iter(brought_less(runs).values()), None),
             "good": shares.get(name),
             "since": since,
-            "back": back,
+            "back": before if changes else None,
             "chart": chart(runs, EACH, usual(good), changes),
             "rates": [*rates, values["rate"]],
             "figures": figures,

@@ -383,16 +383,16 @@ def test_a_person_goes_back_to_what_was_in_use_and_not_to_what_was_only_newer(
     store = harness.store.packages
     for n in (1, 2, 3):
         add(harness, n)
-    assert store.version_before("shop") == "v2"
+    assert store.package_version_before("shop") == "v2"
     store.delete_version("shop", "v3", "ann", fall_back=True)
     add(harness, 3)
     store.use_version("shop", "v2", "ann")
     add(harness, 4)
-    assert store.version_before("shop") == "v2"
+    assert store.package_version_before("shop") == "v2"
     assert store.delete_version("shop", "v4", "ann", fall_back=True)
     [current] = store.list_packages(0, 10)
     assert current.version == "v2"
-    assert store.version_before("shop") == "v1", "a second time, people go further back"
+    assert store.package_version_before("shop") == "v1", "a second time, people go further back"
 
 
 def test_a_version_that_a_person_chose_after_its_rejection_was_in_use(harness: Harness) -> None:
@@ -403,7 +403,7 @@ def test_a_version_that_a_person_chose_after_its_rejection_was_in_use(harness: H
     harness.store.canaries.end_canary(tried.canary_id, CanaryState.REJECTED, "judge", "price: 0 %")
     store.use_version("shop", "v2", "ann")
     add(harness, 3)
-    assert store.version_before("shop") == "v2"
+    assert store.package_version_before("shop") == "v2"
 
 
 def test_a_refused_deletion_of_the_current_version_changes_nothing(harness: Harness) -> None:

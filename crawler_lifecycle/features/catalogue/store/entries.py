@@ -130,7 +130,7 @@ class EntryStore(StorePart):
                 )
             return self._use(conn, found, int(before), by)
 
-    def version_before(self, name: str) -> str | None:
+    def entry_version_before(self, name: str) -> str | None:
         """Return the version that an entry used before the present one; ``None`` if there is
         none.
         """

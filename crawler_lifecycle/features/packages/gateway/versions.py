@@ -43,11 +43,11 @@ class CrawlerVersions:
         """
         if crawler is not None and crawler.package is not None:
             rows = self._of_package(crawler.package)
-            before = self._packages.version_before(crawler.package)
+            before = self._packages.package_version_before(crawler.package)
         else:
             entry = self._entries.get_entry(name)
             rows = [] if entry is None else self._of_entry(entry)
-            before = self._entries.version_before(name)
+            before = self._entries.entry_version_before(name)
         return [{**row, "before": row["version"] == before} for row in rows]
 
     def _of_package(self, package: str) -> Sequence[Mapping[str, Any]]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
-from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -169,10 +168,7 @@ def _accept(conn: Connection, tried: CanaryRow, by: str, now: datetime) -> bool:
         change = EntryChange(tried.project, now, by)
         numbers = number_of(tried.old_version), number_of(tried.new_version)
         return replace_number(conn, tried.name, *numbers, change)
-    current: dict[str, Any] = {"current": tried.new_version, "former": tried.old_version}
-    current |= {"changed_at": now, "changed_by": by}
-    conn.execute(update(package).where(package.c.name == tried.package).values(**current))
-    follow(conn, tried.package, by, now)
+    make_current(conn, tried.package, tried.new_version, by, now)
     return True
 
 

@@ -127,11 +127,12 @@ class PackageStore(StorePart):
         values |= {"created_at": now, "created_by": new.by}
         conn.execute(insert(package_version).values(**values))
         if found is None:
-            owner = {"name": new.package, "project": chosen(new.project), "current": new.version}
-            conn.execute(insert(package).values(**owner, changed_at=now, changed_by=new.by))
-        elif old is None or new.canary is None:
-            former = None if old is None else old.version
-            _make_current(conn, new.package, new.version, former, new.by, now)
+            owner = {"name": new.package, "project": chosen(new.project)}
+            changed = {"changed_at": now, "changed_by": new.by}
+            conn.execute(insert(package).values(**owner, **changed, current=new.version))
+        missing: Sequence[str] = ()
+        if old is None or new.canary is None:
+            missing = make_current(conn, new.package, new.version, new.by, now)
         added = version_of(conn, new.package, new.version)
         assert added is not None
         if old is not None and new.canary is not None:
@@ -145,19 +146,16 @@ class PackageStore(StorePart):
         """
 
         def write(conn: Connection) -> VersionChange:
-            locked = _locked(conn, name)
+            _locked(conn, name)
             found = version_of(conn, name, version)
-            if found is None or locked is None:
+            if found is None:
                 raise NotInThisState(f"package {name!r} has no version {version!r}")
             now = self._clock()
             choose_version(conn, of_package(name), version, by, now)
-            if not found.current:
-                before = locked["current"]
-                versions = _versions(conn, name)
-                newer = versions.index(version) < versions.index(before)
-                _make_current(conn, name, version, before if newer else None, by, now)
-            used = replace(found, current=True)
-            return VersionChange(used, not found.current, follow(conn, name, by, now))
+            if found.current:
+                return VersionChange(found, False, follow(conn, name, by, now))
+            missing = make_current(conn, name, version, by, now)
+            return VersionChange(replace(found, current=True), True, missing)
 
         return self._db.inserting(f"entries of package {name!r}", write)
 
@@ -202,9 +200,7 @@ class PackageStore(StorePart):
                 follow(conn, name, by, now)
             elif found.current:
                 before = used_before(conn, name, versions, version, locked["former"])
-                _make_current(conn, name, before or others[0], None, by, now)
-            if found.current:
-                follow(conn, name, by, now)
+                make_current(conn, name, before or others[0], by, now)
             return found
 
         return self._db.inserting(f"entries of package {name!r}", write)
@@ -242,7 +238,7 @@ class PackageStore(StorePart):
         query = query.order_by(_v.version_id.desc()).limit(limit)
         return [version_row(row) for row in self._rows(query)]
 
-    def version_before(self, name: str) -> str | None:
+    def package_version_before(self, name: str) -> str | None:
         """Return the version of a package that was current before; ``None`` if there is none."""
         with self._db.reading() as conn:
             query = select(package).where(_p.name == name, *seen(package))
@@ -266,13 +262,6 @@ def _start_canary(
     versions |= {"new_version": added.version, "new_digest": added.digest}
     began = {"created_at": added.created_at, "created_by": new.by}
     start_canary(conn, new.canary, uid, **owner, **versions, **began)
-
-
-def _make_current(
-    conn: Connection, name: str, version: str, former: str | None, by: str | None, now: datetime
-) -> None:
-    current = {"current": version, "former": former, "changed_at": now, "changed_by": by}
-    conn.execute(update(package).where(_p.name == name).values(**current))
 
 
 def _versions(conn: Connection, name: str) -> Sequence[str]:

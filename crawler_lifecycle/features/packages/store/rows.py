@@ -50,8 +50,14 @@ def version_row(row: Row) -> PackageVersion:
 def make_current(
     conn: Connection, name: str, version: str, by: str | None, now: datetime
 ) -> list[str]:
-    """Make a version of a package current, and let the entries ``follow`` it."""
-    current = {"current": version, "changed_at": now, "changed_by": by}
+    """Make a version of a package current, and let the entries ``follow`` it. If the present one is
+    older, record it as the former one.
+    """
+    query = select(_v.version).select_from(package.join(package_version, _v.package == _p.name))
+    both = query.where(_p.name == name, _v.version.in_([version, _p.current]))
+    older = conn.execute(both.order_by(_v.version_id).limit(1)).scalar_one()
+    current = {"current": version, "former": None if older == version else older}
+    current |= {"changed_at": now, "changed_by": by}
     conn.execute(update(package).where(_p.name == name).values(**current))
     return follow(conn, name, by, now)
 
