@@ -177,7 +177,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     harness.poll(fence, running)
     store.sites.set_limits("shop.example", SiteLimits(requests_per_s=1), MARKER)
     uid = harness.row(fence).run_uid
-    report = SiteReport(1, statuses={MARKER: 1}, proxies={MARKER: {MARKER: 1}})
+    report = SiteReport("shop.example", 1, statuses={MARKER: 1}, proxies={MARKER: {MARKER: 1}})
     call = LeaseCall(fence.run_id, uid, 0, 1, {"shop.example": report})
     Refusing(LeaseStore(store.database), store, caplog, refused).answer([call])
     robots = Refusing(RobotsStore(store.database), store, caplog, refused)

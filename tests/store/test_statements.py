@@ -81,7 +81,7 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     assert len(sent) < 20
     with counted(store) as sent:
         harness.deploy(fence)
-    assert len(sent) <= 27
+    assert len(sent) <= 29
     tasks = store.polls.found_state(fence).tasks
     ends = [
         seen(

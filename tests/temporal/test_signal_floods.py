@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.common import RawValue
 from temporalio.worker import _workflow_instance
@@ -20,12 +21,18 @@ from crawler_lifecycle.features.managers.workflows.manager_state import ManagerI
 from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.temporal.floods import FEW, thinned
 from crawler_lifecycle.temporal.plugin import plugin
-from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox
+from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox, ReceivedSignal
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 MANY = 2_000
 
 Signals = Sequence[tuple[str, object]]
+
+
+@pytest.fixture(autouse=True)
+def converter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a workflow, signals have no converter."""
+    monkeypatch.setattr(workflow, "payload_converter", TolerantPayloadConverter)
 
 
 def step(signals: Signals) -> WorkflowActivation:
@@ -48,9 +55,7 @@ def heard(act: WorkflowActivation, inbox: Inbox) -> Inbox:
         if job.HasField("signal_workflow"):
             signal = job.signal_workflow
             args = [RawValue(one) for one in signal.input]
-            inbox.signal(
-                signal.signal_name, args, TolerantPayloadConverter(), NOW, f"id-{next(ids)}"
-            )
+            inbox.signal(ReceivedSignal(signal.signal_name, args, NOW, f"id-{next(ids)}"))
     return inbox
 
 

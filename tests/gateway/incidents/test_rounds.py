@@ -292,6 +292,38 @@ def test_what_other_graphs_and_managers_do_ends_no_incident(
     assert end(1, good=True) == {"graphs/g-5", "managers/5"}
 
 
+def test_many_later_graphs_do_not_hide_that_one_has_recovered(
+    player: Player, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.store.base.owned.SUCCESSES_MAX", 1)
+    step = {"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}
+
+    def ends(key: str, state: str, name: str | None = None, project: str = "default") -> set[str]:
+        body = {"id": key, "steps": [step]} | ({} if name is None else {"name": name})
+        with harness.client() as client:
+            client.post("/v1/graphs", json=body).raise_for_status()
+        harness.clock.forward(60)
+        change = (
+            "UPDATE graph SET state = :state, ended_at = :at, project = :project "
+            "WHERE graph_key = :key"
+        )
+        at = f"{harness.clock.now:%Y-%m-%d %H:%M:%S.%f}"
+        write(harness, change, state=state, at=at, key=key, project=project)
+        return {row.subject for row in player.play()}
+
+    assert ends("daily_1%", "discarded") == {"graphs/daily_1%"}
+    assert ends("daily_2%", "completed") == set()
+    for number in range(3):
+        assert ends(f"named-{number}", "completed", "other") == set()
+        assert ends(f"other-{number}", "completed") == set()
+    assert ends("daily-3", "completed", project="b") == set()
+    assert ends("walk-1", "discarded", "walk", "b") == {"graphs/walk-1"}
+    assert ends("walk-2", "completed", "walk") == {"graphs/walk-1"}, "it is of another project"
+    assert ends("walk-3", "completed", "walk", "b") == set()
+    for number in range(4, 7):
+        assert ends(f"walk-{number}", "completed", "walk") == set()
+
+
 @pytest.mark.parametrize("limited_by", ["LIFECYCLE_POOLS", "crawlctl pool set herd"])
 def test_a_pool_in_which_a_run_waits_for_long(
     player: Player, harness: Harness, limited_by: str
