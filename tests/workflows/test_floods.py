@@ -22,7 +22,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.interceptors import LINES_MAX
 from crawler_lifecycle.workflows import calls
 from crawler_lifecycle.workflows.exports import ExportReport
-from crawler_lifecycle.workflows.state import Inbox
+from crawler_lifecycle.workflows.state import Inbox, ReceivedSignal
 from tests.support.fakes.cluster import Behaviour
 from tests.support.testbed import WorkflowHarness
 
@@ -290,12 +290,13 @@ async def test_a_flood_that_one_step_takes_in_costs_it_little(
     The stop among them is carried out, and their number is reported.
     """
     testbed, handled = real_testbed_without_workers, list[str]()
-    signal = Inbox.signal
-    monkeypatch.setattr(
-        Inbox,
-        "signal",
-        lambda self, name, *args: [handled.append(name), signal(self, name, *args)][1],
-    )
+    take = Inbox.signal
+
+    def note(inbox: Inbox, signal: ReceivedSignal) -> None:
+        handled.append(signal.name)
+        take(inbox, signal)
+
+    monkeypatch.setattr(Inbox, "signal", note)
     testbed.cluster.behaviour = Behaviour(executes=None)
     handle = await testbed.start(BOOKS)
     await asyncio.gather(*(handle.signal(f"noise-{n}", {"n": n}) for n in range(SIGNALS)))
