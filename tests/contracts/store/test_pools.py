@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from threading import Thread
@@ -37,6 +37,13 @@ POOLS = Pools({"a": Pool(), "b": Pool(weight=3), "one": Pool(max=1), "five": Poo
 
 def _opened(url: str, clock: Clock, pools: Pools) -> Store:
     return open_store(url, pool_size=25, clock=clock, pools=pools)
+
+
+@contextmanager
+def _worker_and_gateway(url: str, clock: Clock, pools: Pools) -> Iterator[tuple[Store, Store]]:
+    """Two processes with one database and the same settings."""
+    with closing(_opened(url, clock, pools)) as store, closing(_opened(url, clock, pools)) as other:
+        yield store, other
 
 
 @pytest.fixture
@@ -671,10 +678,7 @@ def test_the_first_pool_counts_in_every_process_and_the_last_ends_it(
 ) -> None:
     """Without pools, the cluster has its own order, and a window. With pools, slots are counted."""
     settings = Pools(slots=4, surplus=2, window=3)
-    with (
-        closing(_opened(store_url, clock, settings)) as store,
-        closing(_opened(store_url, clock, settings)) as gateway,
-    ):
+    with _worker_and_gateway(store_url, clock, settings) as (store, gateway):
         harness = Harness(store, clock)
         big = run(harness, "big", tasks=40)
         assert harness.deploy(big) == [0, 1, 2], "the window"
@@ -705,10 +709,7 @@ def test_the_first_pool_counts_in_every_process_and_the_last_ends_it(
 def test_a_changed_limit_counts_for_the_next_grant_and_stops_nobody(
     store_url: str, clock: Clock
 ) -> None:
-    with (
-        closing(_opened(store_url, clock, Pools(slots=9))) as store,
-        closing(_opened(store_url, clock, Pools(slots=9))) as gateway,
-    ):
+    with _worker_and_gateway(store_url, clock, Pools(slots=9)) as (store, gateway):
         harness = Harness(store, clock)
         gateway.pools.set_pool("shop", Pool(max=3), None)
         first, second = (run(harness, name, tasks=6, pool="shop") for name in ("r1", "r2"))
@@ -726,10 +727,7 @@ def test_a_changed_limit_counts_for_the_next_grant_and_stops_nobody(
 def test_a_limit_that_changes_while_a_grant_waits_for_the_gate_counts_for_it(
     store_url: str, clock: Clock
 ) -> None:
-    with (
-        closing(_opened(store_url, clock, Pools(slots=9))) as store,
-        closing(_opened(store_url, clock, Pools(slots=9))) as gateway,
-    ):
+    with _worker_and_gateway(store_url, clock, Pools(slots=9)) as (store, gateway):
         harness = Harness(store, clock)
         store.pools.set_pool("shop", Pool(max=5), None)
         fence = run(harness, "r", tasks=6, pool="shop")
