@@ -50,18 +50,20 @@ def _names(count: int, mark: object = "") -> dict[str, int]:
 
 #: Name of a feed -> its name as a file, and its bytes.
 FEEDS: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
-    "wide": ("items.jsonl", lambda: _lines(_names(VALUES_MAX) for _ in range(3))),
+    # The first, because a peak of memory hides all lower ones that follow.
+    "endless record": ("items.csv", lambda: iter([b'a,b\n"', *[b'","\n' * 50_000] * 9])),
+    "wide": ("items.jsonl", lambda: _lines(iter([_names(VALUES_MAX)]))),
     "wide, all different": (
         "items.jsonl",
-        lambda: _lines(_names(VALUES_MAX, f"{number}.") for number in range(3)),
+        lambda: _lines(_names(VALUES_MAX, f"{number}.") for number in range(2)),
     ),
-    "too wide": ("items.jsonl", lambda: _lines(_names(3 * VALUES_MAX) for _ in range(2))),
+    "too wide": ("items.jsonl", lambda: _lines(iter([_names(3 * VALUES_MAX)]))),
     "too wide list": (
         "items.json",
         lambda: iter([b"[", *_lines(iter([_names(3 * VALUES_MAX)])), b"]"]),
     ),
     "many lists": ("items.jsonl", lambda: iter([b"[" + b"[]," * (ITEM_MAX // 3 - 2) + b"1]\n"])),
-    "many objects": ("items.json", lambda: iter([b"[" + b"{}," * MIB + b"1]"])),
+    "many objects": ("items.json", lambda: iter([b"[" + b"{}," * (MIB // 4) + b"1]"])),
     "deep": (
         "items.jsonl",
         lambda: iter([b"[" * ITEM_MAX, b"\n", b'{"a":' * 400 + b"1" + b"}" * 400 + b"\n"]),
@@ -73,11 +75,11 @@ FEEDS: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
     "huge numbers": ("items.jsonl", lambda: iter([b'{"a": ' + b"9" * (ITEM_MAX - 20) + b"}\n"])),
     "long names": (
         "items.jsonl",
-        lambda: _lines({f"{number}{'n' * MIB}": 1} for number in range(60)),
+        lambda: _lines({f"{number}{'n' * MIB}": 1} for number in range(20)),
     ),
     "sparse": (
         "items.jsonl",
-        lambda: _lines({f"own{number}": number, "a": 1} for number in range(30_000)),
+        lambda: _lines({f"own{number}": number, "a": 1} for number in range(3_000)),
     ),
     "tricky": (
         "items.jsonl",
@@ -96,9 +98,6 @@ FEEDS: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
         "items.tsv",
         lambda: iter([b"a\tb\n", b"x\t" * (VALUES_MAX - 1), b"\n", b"y\t" * MIB, b"\n"]),
     ),
-    # Two million rows: their dictionaries alone exceed the memory limit of a reader that keeps
-    # them.
-    "endless record": ("items.csv", lambda: iter([b'a,b\n"', *[b'","\n' * 100_000] * 20])),
 }
 
 
