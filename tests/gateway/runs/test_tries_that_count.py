@@ -289,12 +289,11 @@ class Crawl(FileQuestions):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("keyed", [False, True])
 def test_whoever_is_asked_gives_the_same_number(
-    seed: int, keyed: bool, harness: Harness, tmp_path: Path
+    seed: int, harness: Harness, tmp_path: Path
 ) -> None:
     dice = random.Random(seed)
-    crawl = Crawl(harness, tmp_path, dice, keyed)
+    crawl = Crawl(harness, tmp_path, dice, keyed=seed % 2 == 1)
     app = harness.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
     whole = True
     with harness.client(app) as client:
