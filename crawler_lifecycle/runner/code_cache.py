@@ -1,7 +1,7 @@
 """Keeps unpacked code on this machine, so that later tasks need not fetch it.
 
-Each task gets its own copy, whose digest is computed again, and with it the modules that were
-compiled once. Everything here only saves time: what fails is fetched instead.
+Each task gets its own copy, whose digest is computed again, and uses the modules that were compiled
+once. Everything here only saves time: what fails is fetched instead.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def copy_cached(cache: str, digest: str, target: str) -> bool:
     source = _folder(cache, digest)
     with contextlib.suppress(OSError):
         if tree_digest(_copied(source, target)) == digest:
+            _link_compiled(source, target)
             os.utime(source)
             return True
         shutil.rmtree(source)
@@ -42,16 +43,19 @@ def copy_cached(cache: str, digest: str, target: str) -> bool:
 
 
 def add_to_cache(cache: str, digest: str, code: str) -> None:
-    """Compile the modules in a folder with this code, and add a copy of it to the cache."""
+    """Add a copy of the code in a folder to the cache, compile its modules there, and let the
+    folder use them.
+    """
     part = os.path.join(cache, f".{uuid.uuid4().hex}")
     try:
         if sum(entry.stat().st_size for _, entry in files_below(code)) > BYTES_MAX:
             return
-        _compile(code)
         os.makedirs(part)
         for _ in _copied(code, part):
             pass
+        _compile(part)
         os.rename(part, _folder(cache, digest))
+        _link_compiled(_folder(cache, digest), code)
         _remove_oldest(cache)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
@@ -62,8 +66,8 @@ def _folder(cache: str, digest: str) -> str:
 
 
 def _copied(source: str, target: str) -> Iterator[Leaf]:
-    """Copy all files, and yield those that are code."""
-    for path, entry in files_below(source):
+    """Copy all files of code, and yield them."""
+    for path, entry in files_below(source, lambda name, top: name == _COMPILED):
         copy = os.path.join(target, path)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         with open(entry.path, "rb") as file:
@@ -74,9 +78,21 @@ def _copied(source: str, target: str) -> Iterator[Leaf]:
             new.flush()
             # A compiled module names the time of its source.
             os.utime(new.fileno(), (status.st_atime, status.st_mtime))
-        if os.path.basename(os.path.dirname(path)) != _COMPILED:
-            kind = b"x" if status.st_mode & 0o100 else b"-"
-            yield Leaf(os.fsencode(path), kind, hashlib.sha256(content).digest())
+        kind = b"x" if status.st_mode & 0o100 else b"-"
+        yield Leaf(os.fsencode(path), kind, hashlib.sha256(content).digest())
+
+
+def _link_compiled(source: str, target: str) -> None:
+    """Let the modules of a copy use the compiled modules in the cache.
+
+    To create a file costs more than anything else here. Python uses a compiled module only if it
+    names the time and the size of its source, and compiles it again if the cache was removed.
+    """
+    for folder, below, _ in os.walk(source):
+        if _COMPILED in below:
+            below.remove(_COMPILED)
+            link = os.path.join(target, os.path.relpath(folder, source), _COMPILED)
+            os.symlink(os.path.join(os.path.abspath(folder), _COMPILED), link)
 
 
 def _compile(code: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,6 +160,22 @@ def test_cached_code_needs_no_gateway_and_no_compiler(
     before = compiled.stat().st_ino
     subprocess.run([sys.executable, "-c", "import crawl"], cwd=code, check=True)
     assert compiled.stat().st_ino == before, "it was compiled again"
+
+
+def test_a_task_that_changes_its_code_changes_no_other(
+    cached: dict[str, str], tmp_path: Path
+) -> None:
+    def imported(folder: str) -> bytes:
+        return subprocess.check_output([sys.executable, "-c", "import crawl"], cwd=folder)
+
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    for folder in (first, second):
+        os.mkdir(folder)
+        assert fetch_code({**cached, "CRAWL_CODE_DIR": folder}, print)
+    Path(first, "crawl.py").write_text("print(5)")
+    assert (imported(first), imported(second)) == (b"5\n", b"1\n")
+    shutil.rmtree(tmp_path / "cache")
+    assert (imported(first), imported(second)) == (b"5\n", b"1\n")
 
 
 def test_each_task_has_a_copy_and_damaged_code_is_fetched(
