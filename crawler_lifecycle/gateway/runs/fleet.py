@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
-from crawler_lifecycle.ports.runs import LiveRuns, ShortRun
+from crawler_lifecycle.ports.runs import CRAWLERS_MAX, LiveRuns, ShortRun
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.store import Store
 
@@ -64,7 +64,10 @@ class FleetCrawler:
     why: str
     """A line with the reason for the state; empty if there is none."""
     items: int | None
-    """The number of items in its newest run."""
+    """The number of items in its newest run; it counts as its result only when that run has
+    ended."""
+    live: bool
+    """True if its newest run is live."""
     last_run_at: datetime | None
     """The time at which its newest run was requested."""
     in_catalogue: bool
@@ -104,8 +107,9 @@ def crawler_state(
         why = "no longer in the catalogue"
     since = worst.opened_at if worst is not None else None
     items = newest.items if newest is not None else None
+    is_live = newest is not None and not RunStatus(newest.status).terminal
     last_run_at = newest.created_at if newest is not None else None
-    return FleetCrawler(name, state, since, why, items, last_run_at, in_catalogue)
+    return FleetCrawler(name, state, since, why, items, is_live, last_run_at, in_catalogue)
 
 
 def waiting_words(waits: Iterable[LiveRuns]) -> str:
@@ -127,6 +131,16 @@ class CrawlerResults:
     """Its last runs, newest first."""
     good: float | None
     """The share of its runs in the last ``WEEK`` that were good; ``None`` if none has ended."""
+
+    @property
+    def ended(self) -> list[ShortRun]:
+        """Those of its last runs that have ended, newest first."""
+        return [run for run in self.last if RunStatus(run.status).terminal]
+
+    @property
+    def items(self) -> int | None:
+        """The number of items in its newest ended run."""
+        return self.ended[0].items if self.ended else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +189,17 @@ class Fleet:
         for name in missing:
             report.results[name] = CrawlerResults(last[name], good.get(name))
         return report.results
+
+    def items(self, report: FleetReport, crawlers: Sequence[FleetCrawler]) -> Mapping[str, int]:
+        """Return the number of items in the newest ended run, by crawler. A crawler without such a
+        number is missing. This call blocks.
+        """
+        items = {crawler.name: crawler.items for crawler in crawlers}
+        live = [crawler.name for crawler in crawlers if crawler.live]
+        for part in chunks(live, CRAWLERS_MAX):
+            results = self.results(report, part)
+            items |= {name: results[name].items for name in part}
+        return {name: known for name, known in items.items() if known is not None}
 
     def good_shares(self, crawlers: Sequence[str], now: datetime) -> Mapping[str, float]:
         """Return the share of good runs in the last ``WEEK``, by crawler. A crawler of which no run

@@ -22,7 +22,6 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.domain.results import comparable, usual
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, may
 from crawler_lifecycle.gateway.api.paging import SearchParameters, one_of, order
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
@@ -68,10 +67,9 @@ SORTS = {
     "items": "Items",
 }
 #: The field of a crawler for each order that needs no further reading.
-FIELDS = {"crawler": "name", "state": "rank", "last_run": "last_run_at", "items": "items"}
-#: The maximum number of crawlers, worst first, whose shares of good runs are read for an
-#: order.
-SHARES_MAX = 2_000
+FIELDS = {"crawler": "name", "state": "rank", "last_run": "last_run_at"}
+#: The maximum number of crawlers, worst first, whose results are read for an order.
+RESULTS_MAX = 2_000
 
 
 class FleetFilters(SearchParameters):
@@ -92,7 +90,7 @@ def crawler_rows(
     rows = []
     for number_of_row, crawler in enumerate(found, 1):
         result = results[crawler.name]
-        ended = [run for run in result.last if RunStatus(run.status).terminal]
+        ended = result.ended
         row = {
             **asdict(crawler),
             "crawler_id": number_of_row,
@@ -100,7 +98,7 @@ def crawler_rows(
             "paths": bar_paths(result.last[:BARS], 20, 8),
             "runs": len(result.last[:BARS]),
             "good": result.good,
-            "items": ended[0].items if ended else None,
+            "items": result.items,
             "usual": usual(comparable(ended[0], ended[1:])) if ended else None,
         }
         rows.append(row)
@@ -130,14 +128,18 @@ def ordered(
         return list(crawlers), None
     by = sort.removeprefix("-")
     note = None
-    shares: Mapping[str, float] = {}
-    if by == "good":
-        shares = fleet.good_shares([crawler.name for crawler in crawlers[:SHARES_MAX]], report.at)
-        if len(crawlers) > SHARES_MAX:
-            note = f"Only the {SHARES_MAX:,} crawlers in the worst states are in this order."
+    read: Mapping[str, float] = {}
+    if by not in FIELDS:
+        first = crawlers[:RESULTS_MAX]
+        if by == "good":
+            read = fleet.good_shares([crawler.name for crawler in first], report.at)
+        else:
+            read = fleet.items(report, first)
+        if len(crawlers) > RESULTS_MAX:
+            note = f"Only the {RESULTS_MAX:,} crawlers in the worst states are in this order."
 
     def value(crawler: FleetCrawler) -> Any:
-        return shares.get(crawler.name) if by == "good" else getattr(crawler, FIELDS[by])
+        return getattr(crawler, FIELDS[by]) if by in FIELDS else read.get(crawler.name)
 
     known = [crawler for crawler in crawlers if value(crawler) is not None]
     unknown = [crawler for crawler in crawlers if value(crawler) is None]

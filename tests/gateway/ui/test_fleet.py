@@ -251,8 +251,13 @@ def test_each_order_is_that_of_an_independent_sort(
     first = listed("")
     with sqlite_files.connect(tmp_path / "runs.db") as database:
         newest = database.execute(
-            "SELECT crawler, items, created_at FROM run_history"
+            "SELECT crawler, created_at FROM run_history"
             " WHERE run_id IN (SELECT max(run_id) FROM run_history GROUP BY crawler)"
+        ).fetchall()
+        items = database.execute(
+            "SELECT crawler, items FROM run_history WHERE items IS NOT NULL AND run_id IN"
+            " (SELECT max(run_id) FROM run_history"
+            " WHERE status IN ('COMPLETED', 'FAILED') GROUP BY crawler)"
         ).fetchall()
         shares = database.execute(
             "SELECT crawler, avg(status = 'COMPLETED') FROM run_history"
@@ -262,9 +267,9 @@ def test_each_order_is_that_of_an_independent_sort(
     values: dict[str, dict[str, Any]] = {
         "crawler": {name: name for name, _ in ranks},
         "state": {name: STATES.index(state) for name, state in ranks},
-        "last_run": {name: at for name, _, at in newest},
+        "last_run": dict(newest),
         "good": dict(shares),
-        "items": {name: items for name, items, _ in newest if items is not None},
+        "items": dict(items),
     }
     own = values[sort]
     names = [row["Crawler"] for row in first]
@@ -279,7 +284,7 @@ def test_each_order_is_that_of_an_independent_sort(
 def test_shares_are_read_for_a_bounded_number_of_crawlers(
     filled: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler_lifecycle.gateway.ui.fleet.SHARES_MAX", 5)
+    monkeypatch.setattr("crawler_lifecycle.gateway.ui.fleet.RESULTS_MAX", 5)
     page = words(browser.get("/?sort=-good&page_size=5"))
     assert "Only the 5 crawlers in the worst states are in this order." in page
 
