@@ -134,7 +134,7 @@ class CrawlerResults:
 
     @property
     def ended(self) -> list[ShortRun]:
-        """Those of its last runs that have ended, newest first."""
+        """The last runs that have ended, newest first."""
         return [run for run in self.last if RunStatus(run.status).terminal]
 
     @property
