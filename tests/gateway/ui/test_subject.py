@@ -57,12 +57,19 @@ def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool, err
             conn.execute(task_history.update().values(failed))
             conn.execute(run_history.update().values(failed))
         page = browser.get("/runs/1").text
+        log = browser.get("/runs/1/log").text
+        end = browser.get("/runs/1/log?task=1").text
     excerpt = page.partition('class="excerpt"')[2].partition("</pre>")[0]
     if not kept:
         assert excerpt == ""
         assert "has no log here" in page
+        assert "has no log here" in log
         return
+    assert '<a href="/runs/1/log#found"' in page
+    assert ('id="found"' in log, 'id="found"' in end) == (error, False)
+    assert "page 29\n" in end
     if not error:
+        assert "page 29\n" in log
         assert excerpt.endswith("page 28\npage 29")
         assert "no line in it looks like an error" in page
         return

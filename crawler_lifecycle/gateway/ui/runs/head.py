@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import Timeline
 from crawler_lifecycle.gateway.ui.parts.formats import number
-from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
+from crawler_lifecycle.gateway.ui.parts.tabs import tab_path, tabs_of
 from crawler_lifecycle.gateway.ui.runs.story import cause
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
@@ -44,11 +45,15 @@ class RunHead:
         return row, await run_in_threadpool(self._values, row, run)
 
     def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
+        tabs = tabs_of(RUN.path(run.run_id), counts(run))
+        if row.status == RunStatus.FAILED:  # its log opens at its last error
+            at_error = f"{tab_path(tabs, 'Log')}#found"
+            tabs = [replace(tab, address=at_error) if tab.word == "Log" else tab for tab in tabs]
         return {
             "head": "run_head.html",
             "run": run,
             "cause": cause(run),
-            "tabs": tabs_of(RUN.path(run.run_id), counts(run)),
+            "tabs": tabs,
             "temporal": self.temporal_page("workflows", run.workflow_id),
             "now": self.views.clock(),
         }

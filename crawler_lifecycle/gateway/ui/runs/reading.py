@@ -18,6 +18,7 @@ from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError, RunDeleted
 from crawler_lifecycle.domain.last_words import is_loud
 from crawler_lifecycle.domain.log_search import LINE_MAX, FoundLine
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, LogChoice, NameChoice
 from crawler_lifecycle.gateway.runs.commands import check_kept, undeleted
@@ -104,6 +105,8 @@ def add_log(app: FastAPI, reader: LogReader, head: RunHead) -> None:
     async def show_log(run_id: RunId, request: Request) -> Response:
         """Show the end of a task's log, the lines around one line, the lines that match a search,
         or the reason why the log cannot be shown.
+
+        Without parameters, the log of a failed run opens at its last error.
         """
         choice = query_of(request, LogChoice)
         row, values = await head.read(run_id)
@@ -114,7 +117,13 @@ def add_log(app: FastAPI, reader: LogReader, head: RunHead) -> None:
             return empty_tab(request, "Log", error, values)
         # The stream of the page updates only the status. The lines come from the stream of the log.
         alone = ALONE in request.scope
-        shown = ShownLog() if alone else await shown_log(reader, task, choice)
+        shown = ShownLog()
+        if not alone and row.status == RunStatus.FAILED and not request.query_params:
+            at_error = LogChoice(around="error")
+            shown = await shown_log(reader, task, at_error)
+            choice = at_error if shown.lines else choice
+        if not (alone or shown.lines):
+            shown = await shown_log(reader, task, choice)
         asked = choice.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return answer(
             request,
