@@ -38,9 +38,9 @@ def make_routes_cheap() -> None:
         given = (
             router.route_class,
             router.prefix,
-            router.tags,
-            router.dependencies,
-            router.responses,
+            list(router.tags),
+            list(router.dependencies),  # the router's own list changes while routes are added
+            dict(router.responses),
             options,
         )
         made = known.get(key)

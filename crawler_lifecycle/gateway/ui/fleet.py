@@ -325,11 +325,14 @@ def rail_counts(app: FastAPI, store: Store) -> None:
             counts[kind.partition("_")[0]] += incidents
         return counts
 
-    kept = TtlCache(partial(run_in_threadpool, read), RAIL_S)
+    app.state.rail = TtlCache(partial(run_in_threadpool, read), RAIL_S)
+    app.router.dependencies.append(Depends(_keep_rail))
 
-    async def keep(request: Request) -> None:
-        if request.method == "GET" and ALONE not in request.scope:
-            with suppress(LifecycleError):
-                request.state.rail = await kept.own.read_within(RAIL_WAIT_S) or Counter()
 
-    app.router.dependencies.append(Depends(keep))
+async def _keep_rail(request: Request) -> None:
+    """Read the counts for a page."""
+    if request.method == "GET" and ALONE not in request.scope:
+        with suppress(LifecycleError):
+            request.state.rail = (
+                await request.app.state.rail.own.read_within(RAIL_WAIT_S) or Counter()
+            )
