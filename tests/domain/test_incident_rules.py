@@ -198,6 +198,30 @@ def test_however_many_failures_of_one_cause_make_two_messages(each: int, failure
     assert len(record.events) <= 3
 
 
+def test_a_good_run_with_other_arguments_does_not_end_what_a_run_missed() -> None:
+    """Two sets of arguments take turns: the second one is always good."""
+    record = Record()
+    runs: list[JudgedRun] = []
+    for number in range(1, 31):
+        word = "less" if number % 2 else "good"
+        runs.append(run_of(number, word)._replace(work_hash=str(number % 2)))
+        record.judge(runs)
+    [row] = record.rows
+    assert (row.kind, row.state, row.reopened, row.count) == ("crawler_less", "open", 0, 15)
+    met = run_of(31, "good")._replace(work_hash="1")
+    record.judge([*runs, met])
+    assert [row.state for row in record.rows] == ["closed"]
+
+
+def test_what_a_run_missed_is_over_when_its_arguments_are_no_longer_used() -> None:
+    record = Record()
+    runs = [run_of(1, "less")._replace(work_hash="former")]
+    for number in range(2, EARLIER + 3):
+        runs.append(run_of(number, "good"))
+        record.judge(runs)
+        assert record.rows[0].state == ("open" if number <= EARLIER else "closed")
+
+
 def test_fifty_one_runs_of_eight_causes_are_eight_incidents() -> None:
     record = Record()
     for crawler in range(8):

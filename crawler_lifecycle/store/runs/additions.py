@@ -130,7 +130,7 @@ class AdditionStore(RunPart):
                 )
             )
             unit.update_run(multi=True)
-            unit.changed = True
+            unit.reworded = unit.changed = True
             return _added(unit, first, len(task_args))
 
 

@@ -59,8 +59,8 @@ class AdoptionStore(RunPart):
             conn.execute(insert(run_history).values(**_row(conn, lost, now)))
             unit = Unit(conn, read_run(conn, number, lock=True), now, told=self._told)
             insert_tags(unit, lost.request.tags)
-            write_words(conn, unit.run)
             self._insert_tasks(unit, lost, lost.tasks, set())
+            write_words(conn, unit.run)
             evidence = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}
             unit.note_transition(None, RunStatus(unit.run["status"]), "sweep", evidence)
             unit.announce()
@@ -102,6 +102,7 @@ class AdoptionStore(RunPart):
         _check_free(conn, more)
         self._insert_tasks(unit, lost, more, known)
         unit.update_run(multi=lost.multi)
+        write_words(conn, unit.run)
         unit.changed = True
         unit.announce()
         return run_row(unit.run)

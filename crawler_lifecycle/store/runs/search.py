@@ -163,6 +163,12 @@ def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> lis
     fewest = min(counts)
     if fewest < _RARE:
         return [sources[counts.index(fewest)]]
+    mine = seen(run_history, leads=True)
+    if mine:
+        # The entries of frequent words are mostly those of other projects.
+        own = [select(run_history.c.run_id).where(*mine).limit(_RARE)]
+        if base.counted(conn, own, _RARE) < _RARE:
+            return []
     for word in sorted(words, key=len, reverse=True):
         begun = _begun_words(conn, word)
         if len(begun) <= _MERGED_MAX:
@@ -203,7 +209,7 @@ def _chunk(
         # words.
         number = entry.run_id + 0 if source.is_range else entry.run_id
         newest = select(entry.run_id).where(source.condition, number < filters.before_run_id)
-        if source.is_range and seen(run_history):
+        if seen(run_history):
             newest = newest.join(run_history, run_history.c.run_id == entry.run_id)
             newest = newest.where(*seen(run_history))
         queries.append(newest.order_by(number.desc()).limit(_CHUNK))

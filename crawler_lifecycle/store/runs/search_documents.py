@@ -4,7 +4,8 @@ for the runs of builds before migration 0011.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
@@ -17,11 +18,12 @@ from crawler_lifecycle.store.base.unit import StorePart
 from .tables import run_history, run_word, task_history
 
 #: The columns of ``run_history`` that are searched.
-SEARCHED = ("run_id", "crawler", "flow_id", "outcome", "cause", "request")
-#: The maximum number of tasks whose errors are searched, per run.
+SEARCHED = ("run_id", "crawler", "flow_id", "outcome", "cause", "request", "multi")
+#: The maximum numbers of tasks per run whose errors and whose arguments are searched.
 _ERRORS_MAX = 50
+_ARGS_MAX = 200
 #: The number of runs that one transaction of ``fill`` writes.
-_FILL = 500
+_FILL = 100
 
 
 def write_words(conn: Connection, run: Row) -> None:
@@ -29,14 +31,7 @@ def write_words(conn: Connection, run: Row) -> None:
 
     ``run`` has the columns ``SEARCHED``.
     """
-    t = task_history.c
-    errors = (
-        select(t.cause, t.error)
-        .where(t.run_id == run["run_id"], t.superseded_by.is_(None), t.error.is_not(None))
-        .limit(_ERRORS_MAX)
-    )
-    texts = [text for row in conn.execute(errors) for text in row if text]
-    wanted = document_words(_texts(run, texts))
+    [wanted] = _documents(conn, [run])
     w = run_word.c
     of_run = w.run_id == run["run_id"]
     present = set(conn.execute(select(w.word).where(of_run)).scalars())
@@ -53,12 +48,14 @@ def _rows(run: Row, words: Iterable[str]) -> list[dict[str, Any]]:
     return [{"run_id": run["run_id"], "word": word} for word in words]
 
 
-def _texts(run: Row, errors: Sequence[str]) -> Iterator[str]:
-    """Yield the strings of a run. Arguments come last, because only the first words are kept."""
+def _texts(
+    run: Row, errors: Iterable[str], task_args: Iterable[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the strings of a run. Arguments come last, those of tasks after those of the run,
+    because only the first words are kept."""
     # After a manual edit, this may be any JSON.
     request = run["request"] if isinstance(run["request"], dict) else {}
     tags = request.get("tags")
-    args = request.get("args")
     yield str(run["run_id"])
     yield run["crawler"]
     yield run["flow_id"] or ""
@@ -66,9 +63,10 @@ def _texts(run: Row, errors: Sequence[str]) -> Iterator[str]:
     yield run["outcome"] or ""
     yield run["cause"] or ""
     yield from errors
-    if isinstance(args, dict):
-        for name, value in args.items():
-            yield f"{name} {value}"
+    for args in (request.get("args"), *task_args):
+        if isinstance(args, dict):
+            for name, value in args.items():
+                yield f"{name} {value}"
 
 
 def first_filled(conn: Connection) -> int | None:
@@ -95,26 +93,25 @@ class SearchStore(StorePart):
             before = first_filled(conn)
             if before is None:
                 return 0
-            documents = _documents(conn, before)
+            r = run_history.c
+            chosen = select(*(r[name] for name in SEARCHED)).where(r.run_id < before)
+            chosen = chosen.order_by(r.run_id.desc()).limit(_FILL)
+            runs = conn.execute(chosen).mappings().all()
+            documents = _documents(conn, runs)
         ignore: Any = mysql.insert(run_word).prefix_with("IGNORE")
         with self._db.writing() as conn:
             if conn.dialect.name == "sqlite":
                 ignore = sqlite.insert(run_word).on_conflict_do_nothing()
-            conn.execute(ignore, [row for rows in documents for row in rows])
-        return len(documents)
+            rows = [
+                row for run, words in zip(runs, documents, strict=True) for row in _rows(run, words)
+            ]
+            conn.execute(ignore, rows)
+        return len(runs)
 
 
-def _documents(conn: Connection, before: int) -> list[list[dict[str, Any]]]:
-    """Return the rows of ``run_word`` of the newest runs below this number, for each run."""
-    r = run_history.c
+def _documents(conn: Connection, runs: Sequence[Row]) -> list[list[str]]:
+    """Return the words of each of these runs. A run has the columns ``SEARCHED``."""
     t = task_history.c
-    chosen = (
-        select(*(r[name] for name in SEARCHED))
-        .where(r.run_id < before)
-        .order_by(r.run_id.desc())
-        .limit(_FILL)
-    )
-    runs = conn.execute(chosen).mappings().all()
     failed = (
         select(t.run_id, t.cause, t.error)
         .where(
@@ -122,12 +119,31 @@ def _documents(conn: Connection, before: int) -> list[list[dict[str, Any]]]:
             t.superseded_by.is_(None),
             t.error.is_not(None),
         )
-        .limit(_FILL * _ERRORS_MAX)
+        .limit(len(runs) * _ERRORS_MAX)
     )
-    errors: dict[int, list[str]] = {}
+    errors = defaultdict[int, list[str]](list)
     for run_id, *texts in conn.execute(failed):
-        errors.setdefault(run_id, []).extend(text for text in texts if text)
+        errors[run_id] += filter(None, texts)
+    task_args = _task_args(conn, [run["run_id"] for run in runs if run["multi"]])
     return [
-        _rows(run, document_words(_texts(run, errors.get(run["run_id"], ())[: 2 * _ERRORS_MAX])))
+        document_words(
+            _texts(run, errors[run["run_id"]][: 2 * _ERRORS_MAX], task_args[run["run_id"]])
+        )
         for run in runs
     ]
+
+
+def _task_args(
+    conn: Connection, run_ids: Sequence[int]
+) -> defaultdict[int, list[Mapping[str, Any]]]:
+    """Return the arguments of the first tasks of these runs, by the number of the run."""
+    found = defaultdict[int, list[Mapping[str, Any]]](list)
+    t = task_history.c
+    first = (
+        select(t.run_id, t.args)
+        .where(t.run_id.in_(run_ids), t.superseded_by.is_(None), t.task_index < _ARGS_MAX)
+        .order_by(t.run_id, t.task_index)
+    )
+    for run_id, args in conn.execute(first) if run_ids else ():
+        found[run_id].append(args)
+    return found

@@ -117,6 +117,29 @@ def test_words_follow_the_run(harness: Harness) -> None:
     assert [found(harness, text) for text in ("boom", "first finished")] == [[], [fence.run_id]]
 
 
+def test_arguments_of_single_tasks_are_found(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = harness.run("many", 4, args={"mode": "whole"})
+    assert found(harness, "part 3") == found(harness, "whole 2") == [fence.run_id]
+    harness.begin(fence)
+    harness.store.additions.add_tasks(fence.run_id, "more", [{"site": "late-comer"}])
+    assert found(harness, "comer") == [fence.run_id]
+    single = harness.executing("single")
+    harness.store.additions.add_tasks(single.run_id, "first", [{"site": "addition"}])
+    assert found(harness, "addition") == [single.run_id]
+    with harness.store.database.writing() as conn:
+        conn.execute(delete(run_word))
+    monkeypatch.setattr(search_documents, "_ARGS_MAX", 3)
+    assert harness.store.search.fill() == 2
+    assert found(harness, "part 2") == [fence.run_id]
+    assert found(harness, "part 3") == [], "only the first tasks are read"
+    harness.finish(fence)
+    ref, _ = harness.store.deletion.ask_deletion(fence.run_id, "ann")
+    harness.store.deletion.delete_texts(ref.ref, lambda: None)
+    assert found(harness, "part") == []
+
+
 def test_words_of_deleted_data_are_gone(harness: Harness) -> None:
     fence = harness.executing("r", args={"site": "mysterious"}, tags=["secret"])
     harness.finish(fence, failed=[0])
@@ -184,6 +207,20 @@ def test_a_search_of_a_project_reads_only_its_runs(
     assert len(fitting(many, "serv")) > len(mine) + 3
     with limited("other"):
         assert found(harness, "serv") == mine
+
+
+def test_frequent_words_of_other_projects_do_not_hide_those_of_a_small_one(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = harness.run("mine", crawler="services", project="small").run_id
+    for n in range(12):
+        harness.run(f"r{n}", crawler="services", project="large")
+    monkeypatch.setattr(search, "_CHUNK", 3)
+    monkeypatch.setattr(search, "_READ_MAX", 6)
+    monkeypatch.setattr(search, "_RARE", 10)
+    with limited("small"):
+        assert found(harness, "services") == [mine]
+        assert found(harness, "services", crawler="services") == [mine]
 
 
 def test_a_search_says_what_it_left_out(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.results import brought_less, is_good
+from crawler_lifecycle.domain.results import EARLIER, brought_less, is_good
 from crawler_lifecycle.domain.run import COVERAGE, EMPTY, NO_ITEMS, UNMET_OUTCOMES, RunStatus
 
 #: A crawler fails if, since its last good run, this many of its runs have failed with one cause, or
@@ -66,7 +66,7 @@ def crawler_conditions(
     judged = [run for run in runs if run.is_judged]
     streak = list(takewhile(lambda run: not is_good(run), judged))
     groups: dict[tuple[str, str], list[JudgedRun]] = {}
-    for run in streak:
+    for run in [*streak, *_unmet_since(judged[len(streak) : EARLIER])]:
         cause = fingerprint(crawler, run.lacks or run.outcome, None if run.lacks else run.cause)
         groups.setdefault((run.kind, cause), []).append(run)
     found = [
@@ -77,6 +77,20 @@ def crawler_conditions(
     if not found and len(streak) > FAILS:
         found = [_condition("crawler_failing", project, crawler, "", streak)]
     return [*found, *_less(project, crawler, runs), *_flaky(project, crawler, judged[:FLAKY_RUNS])]
+
+
+def _unmet_since(runs: Sequence[JudgedRun]) -> Iterator[JudgedRun]:
+    """Yield the runs that did not meet their expectations and are not followed by a good run with
+    the same arguments, because a good run says nothing about other arguments.
+
+    Runs of builds that did not record their arguments are left out.
+    """
+    good: set[str | None] = {None}
+    for run in runs:
+        if is_good(run):
+            good.add(run.work_hash)
+        elif run.lacks in UNMET_OUTCOMES and run.work_hash not in good:
+            yield run
 
 
 def _less(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:
