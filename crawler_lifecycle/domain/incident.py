@@ -88,6 +88,11 @@ class IncidentRow:
         """The name of its subject, such as ``shop-437``."""
         return self.subject.partition("/")[2]
 
+    @property
+    def attempt(self) -> int:
+        """The number of times that it was opened, which the form of a list shows."""
+        return self.reopened + 1
+
     def is_muted(self, now: datetime) -> bool:
         """Return whether the incident is muted at this time."""
         return self.muted_until is not None and self.muted_until > now

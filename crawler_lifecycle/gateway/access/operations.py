@@ -191,7 +191,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.OPERATE, page=True),
         """showStart showStartManager showStartGraph pressRuns pressExport pressManager
         pressManagers pressManagerRuns pressGraph pressGraphSteps pressGraphRuns pressGraphs
-        pressSchedule showPutSchedule pressPutSchedule pressIncident pressCrawlerRuns
+        pressSchedule showPutSchedule pressPutSchedule pressIncident pressIncidents pressCrawlerRuns
         pressCrawlerVersions
         showBackfill""",
     ),

@@ -155,6 +155,7 @@ FORMS: Mapping[str, Mapping[str, object]] = {
     "pressGraph": {"do": "cancel", "attempt": "1"},
     "pressSchedule": {"do": "trigger"},
     "pressIncident": {"do": "mine"},
+    "pressIncidents": {"do": "mine", "incident": f"{FIRST + 1}.1"},
     "pressWebhook": {"do": "test"},
     "scrapydCancel": {"project": "default", "job": "zebra-request"},
 }

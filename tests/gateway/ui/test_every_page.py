@@ -79,6 +79,7 @@ PATHS: dict[str, str] = {
     "showIncidents": "/incidents?show=closed",
     "showIncident": "/incidents/1",
     "pressIncident": "/incidents/1",
+    "pressIncidents": "/incidents",
     "showAccess": "/access",
     "showCorrections": "/corrections",
     "showAudit": "/audit",
@@ -147,6 +148,7 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "pressSchedule": {"key": KEY, "do": "pause", "reason": "why"},
     "pressIncident": {"key": KEY, "do": "assign", "assignee": "anna"},
+    "pressIncidents": {"key": KEY, "do": "mute", "for_s": "3600", "incident": "1.1"},
     "pressPutWebhook": {
         "name": "portal",
         "revision": "1",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI, Request
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -19,24 +19,33 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
-from crawler_lifecycle.gateway.api.paging import Paging, cut, one_of
+from crawler_lifecycle.gateway.api.paging import cut, one_of
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import holders_of
+from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
+from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, press
 from crawler_lifecycle.gateway.ui.parts.forms import (
     ActionForm,
     form,
     placed,
-    query_of,
     read,
     typed,
     validated,
 )
 from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
+from crawler_lifecycle.gateway.ui.parts.lists import (
+    HeldFilters,
+    RowPage,
+    filters_of,
+    held_sorts,
+    list_page,
+    windowed,
+)
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.subjects import INCIDENT, Subject
+from crawler_lifecycle.subjects import INCIDENT, RUN, Column, Link, Subject, at, count
 from crawler_lifecycle.web.problems import Problem, of_error, refused
 
 from ..domain.rules import RECOVERED
@@ -59,9 +68,13 @@ _LISTS: Mapping[str, Mapping[str, Any]] = {
 _IN_UTC = AfterValidator(lambda time: time if time.tzinfo else time.replace(tzinfo=UTC))
 
 
-class ListFilters(Paging):
-    """Filters in the address of the list."""
+class ListFilters(HeldFilters):
+    """Filters in the address of the list.
 
+    With ``all``, all matching incidents are listed and selected, up to the limit.
+    """
+
+    all: bool = False
     show: Literal["open", "muted", "closed"] = "open"
     kind: Annotated[str, one_of({kind: kind for kind in INCIDENT_KINDS})] | None = None
     assignee: str | None = None
@@ -77,6 +90,54 @@ class IncidentForm(ActionForm):
     comment: str | None = None
 
 
+class IncidentsForm(ChosenForm, IncidentForm):
+    """The form with actions on selected incidents."""
+
+    acts = ("mute", "unmute", "mine", "close")
+    apart = ("for_s",)
+    incident: Annotated[
+        list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)
+    ]
+
+
+LISTED = replace(
+    INCIDENT,
+    columns=(
+        Column("Incident", lambda row: Link(row["sentence"], INCIDENT.path(row["incident_id"]))),
+        Column("Kind", "kind", leaves=4),
+        Column("Count", count("count"), right=True),
+        Column("Since", at("opened_at")),
+        Column("Last", at("last_at"), leaves=3),
+        Column(
+            "Last run",
+            lambda row: (
+                row["last_run_id"]
+                and Link(f"run {row['last_run_id']}", RUN.path(row["last_run_id"]))
+            ),
+            leaves=3,
+        ),
+        Column("Muted until", at("muted_until"), leaves=2),
+        Column("Taken by", "assignee", leaves=1),
+        Column("Cause", "cause", fills=True),
+        Column("Comment", "comment", leaves=2),
+        Column("Closed", at("closed_at"), leaves=4),
+        Column("Closed by", "closed_by", leaves=4),
+    ),
+)
+CHOOSER = Chooser(
+    LISTED,
+    "/incidents",
+    "Name, cause, run, comment",
+    facets={"kind": "Kind", "assignee": "Taken by"},
+    values={"kind": list(INCIDENT_KINDS)},
+    sorts=held_sorts(LISTED.columns),
+    presets={"Open": {}, "Muted": {"show": "muted"}, "Closed": {"show": "closed"}},
+    typed=("assignee",),
+    largest=("count", "since", "last", "closed"),
+    newest_first=True,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
     """Something that happened to an incident."""
@@ -90,12 +151,22 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of incidents."""
     store = gateway.store
     clock = gateway.clock
+    once = gateway.once
     commands = IncidentCommands(store.incidents, clock)
 
     @app.get("/incidents")
-    def show_incidents(request: Request) -> Response:
+    async def show_incidents(request: Request) -> Response:
         """List the incidents that are open, muted or closed, newest first."""
-        filters = query_of(request, ListFilters)
+        filters = filters_of(request, ListFilters)
+        acts = list(IncidentsForm.acts)
+        if caller_name() is None:
+            acts.remove("mine")
+        if filters.show == "closed" or not may("pressIncidents"):
+            acts = []
+        page = partial(list_page, now=clock(), acts=acts)
+        return await run_in_threadpool(page, request, CHOOSER, filters, windowed(CHOOSER, found))
+
+    def found(filters: ListFilters) -> RowPage:
         rows = store.incidents.list_incidents(
             decode("incident", filters.page_token),
             filters.page_size + 1,
@@ -104,17 +175,29 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
             **_LISTS[filters.show],
         )
         page, token = cut("incident", rows, filters.page_size, attrgetter("incident_id"))
-        return answer(
-            request,
-            "incidents.html",
-            incidents=[incident_line(row) for row in page],
-            filters=filters,
-            shows=list(_LISTS),
-            kinds=list(INCIDENT_KINDS),
-            more=next_page(filters, token),
-            me=caller_name(),
-            now=clock(),
-        )
+        shown = [
+            {**asdict(row), "attempt": row.attempt, "sentence": incident_line(row).sentence}
+            for row in page
+        ]
+        return RowPage(shown, token)
+
+    @app.post("/incidents")
+    async def press_incidents(request: Request) -> Response:
+        """Carry out an action for each selected incident."""
+        asked = read(IncidentsForm, await form(request))
+
+        async def find(key: str) -> IncidentRow:
+            return await run_in_threadpool(commands.find, int(key))
+
+        async def act(key: str, _: int) -> tuple[bool, str]:
+            # A mute that is sent again must not undo a later change by somebody else.
+            await once(
+                f"{asked.request_key}.{key}",
+                lambda: run_in_threadpool(_carry_out, commands, int(key), asked),
+            )
+            return True, asked.action.done
+
+        return await press(request, asked, find, act, show_incidents, clock())
 
     @app.get("/incidents/{incident_id}")
     def show_incident(incident_id: IncidentId, request: Request) -> Response:
