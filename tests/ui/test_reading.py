@@ -21,6 +21,13 @@ def test_a_log_is_followed_paused_and_searched(harness: Harness, visitor: Visito
     log, state = page.get_by_role("log"), page.get_by_role("main").get_by_role("status")
     expect(state).to_have_text("New lines are shown as they arrive.")
     expect(log).to_contain_text("200 http://")
+    line = log.get_by_role("link", name="Line 1", exact=True)
+    expect(line).to_be_visible()
+    visitor.poll(page)
+    line.click()
+    expect(log.locator("#found a")).to_have_text("1")
+    page.get_by_role("link", name="End of the log").click()
+    expect(log).to_contain_text("200 http://")
     seen = len(log.inner_text())
     page.wait_for_function(
         "seen => document.getElementById('log').innerText.length > seen", arg=seen

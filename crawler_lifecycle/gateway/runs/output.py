@@ -176,10 +176,10 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
 
         With ``follow``, new output is added until the task has ended. With ``around``, the response
         is the lines around the last error, or around the line with the given number. The header
-        ``X-Log-Line`` contains the number of that line, and ``X-Log-First`` the number of the first
-        line in the response. With ``q`` or ``level``, the response is at most 500 matching lines,
-        each as its number, a colon and the line. If it has the header ``X-Log-Next``, repeat the
-        request with that number as ``line``.
+        ``X-Log-Line`` contains the number of that line. ``X-Log-First`` contains the number of the
+        first line in the response, also with ``follow`` unless the log is very large. With ``q`` or
+        ``level``, the response is at most 500 matching lines, each as its number, a colon and the
+        line. If it has the header ``X-Log-Next``, repeat the request with that number as ``line``.
 
         If this gateway cannot read logs from the cluster, only the kept end of the log is
         available, after the task has ended.
@@ -194,8 +194,9 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
             text = b"".join(b"%d:%b\n" % (line.number, line.data) for line in found)
             more = {} if next_line is None else {"X-Log-Next": str(next_line)}
             return reader.answer(once(text), TEXT, HEADERS | more)
-        chunks = await reader.read(task, choice.tail, follow=choice.follow)
-        return reader.answer(chunks, TEXT, HEADERS)
+        end = await reader.read(task, choice.tail, follow=choice.follow)
+        numbers = {} if end.first is None else {"X-Log-First": str(end.first)}
+        return reader.answer(end.chunks, TEXT, HEADERS | numbers)
 
 
 async def logged_task(reader: LogReader, run_id: int, task_id: int | None) -> LoggedTask:

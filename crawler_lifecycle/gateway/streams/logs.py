@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from crawler_lifecycle.domain.errors import LifecycleError
@@ -35,8 +36,9 @@ from crawler_lifecycle.web.problems import Problem
 
 #: Bytes that are read and sent at a time.
 CHUNK = 64 * 1024
-#: Bytes at the end of a log in which the last error is searched for.
-ERROR_SEARCH_MAX = 256 * 1024 * 1024
+#: Bytes at the end of a log in which the last error is searched for, and bytes at its beginning in
+#: which lines are counted for a reader who follows its end.
+ERROR_SEARCH_MAX = COUNTED_MAX = 256 * 1024 * 1024
 #: The maximum number of lines that one search returns, and the seconds after which it returns the
 #: lines found so far.
 FOUND_MAX = 500
@@ -65,6 +67,15 @@ class LoggedTask:
     run: RunRef
     ref: TaskRef
     status: TaskStatus
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a log."""
+
+    chunks: AsyncGenerator[bytes, None]
+    first: int | None = None
+    """The number of the first line; ``None`` if it was not counted."""
 
 
 @dataclass(eq=False)
@@ -105,27 +116,32 @@ class LogReader:
         """End all responses that follow a log, after their present reading."""
         self._closed = True
 
-    async def read(
-        self, task: LoggedTask, lines: int, *, follow: bool
-    ) -> AsyncGenerator[bytes, None]:
+    async def read(self, task: LoggedTask, lines: int, *, follow: bool) -> LogEnd:
         """Return the last ``lines`` lines of a task's log.
 
-        With ``follow``, new output is added until the task has ended.
+        With ``follow``, new output is added until the task has ended, and the lines before are
+        counted, unless these are more than ``COUNTED_MAX`` bytes.
 
         Raises ``Problem`` 404 if no log can be read, and ``ClusterUnavailable``.
         """
         part = await self._part(task, None, CHUNK)
         if part is not None and not (part.ended and not part.next):
             begin = await self._line(task, part, lines)
+            first = None
+            if follow and begin <= COUNTED_MAX:
+                line = await self._threads.run(None, line_at, partial(self._bytes, task), begin)
+                first = line.number
             if follow and not part.ended:
-                return self._follow(task, begin, seen=True)
-            return self._copy(task, begin, part.next, lines)
+                return LogEnd(self._follow(task, begin, seen=True), first)
+            return LogEnd(self._copy(task, begin, part.next, lines), first)
         if follow and not task.status.terminal and self._may_come(task):
-            return self._follow(task, 0, seen=False)
+            return LogEnd(self._follow(task, 0, seen=False), 1)
         kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
         if kept is None:
             raise self._missing(task, follow, await self._pruned(task))
-        return once(_last_lines(kept.encode(), lines))
+        text = kept.encode()
+        last = _last_lines(text, lines)
+        return LogEnd(once(last), 1 + text.count(b"\n", 0, len(text) - len(last)))
 
     async def whole(self, task: LoggedTask) -> AsyncGenerator[bytes, None]:
         """Return the whole log of a task up to now, or else the stored end of it.
@@ -135,7 +151,7 @@ class LogReader:
         part = await self._part(task, None, CHUNK)
         if part is not None and part.next:
             return self._copy(task, 0, part.next, WHOLE)
-        return await self.read(task, WHOLE, follow=False)
+        return (await self.read(task, WHOLE, follow=False)).chunks
 
     async def around(
         self, task: LoggedTask, number: int | None, before: int, after: int
@@ -188,15 +204,11 @@ class LogReader:
         kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
         last = (kept or "").encode()
 
-        def live(at: int, most: int) -> bytes:
-            part = self._read(task, at, most)
-            return b"" if part is None else part.data
-
         def ask() -> T | None:
             end = self._read(task, None, 1)
             logs: list[ReadableLog] = []
             if end is not None and (end.next or kept is None):
-                logs.append((live, end.next))
+                logs.append((partial(self._bytes, task), end.next))
             if kept is not None:
                 logs.append((lambda at, most: last[at : at + most], len(last)))
             return question(logs) if logs else None
@@ -322,6 +334,11 @@ class LogReader:
 
     def _read(self, task: LoggedTask, after: int | None, limit: int) -> LogPart | None:
         return None if self.source is None else self.source.read(task.run, task.ref, after, limit)
+
+    def _bytes(self, task: LoggedTask, after: int, limit: int) -> bytes:
+        """Return bytes of the log itself; nothing if it is not here."""
+        part = self._read(task, after, limit)
+        return b"" if part is None else part.data
 
     async def _ask(self, question: Callable[..., T], *args: object) -> T:
         return await self._store_threads.run(None, question, *args)

@@ -271,6 +271,32 @@ def test_lines_around_a_line_and_lines_that_fit(harness: Harness, task: Task) ->
     assert "Continue the search at line 501" in _get(harness, page, logs, q="crawled").text
 
 
+def test_the_lines_of_a_followed_log_have_the_numbers_of_its_links(
+    harness: Harness, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = FakeLogs()
+    lines = [f"line {n}\n".encode() for n in range(1, 30_001)]
+    logs.write(b"".join(lines), task.run_id)
+    task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="line a\nline b\nline c\n")
+    for tail, first in ((1, 30_000), (500, 29_501), (10_000, 20_001)):
+        followed = _get(harness, task.path, logs, tail=tail, follow=True)
+        assert followed.headers["X-Log-First"] == str(first)
+        around = _get(harness, task.path, logs, around="line", line=first, before=0, after=0)
+        assert around.content == lines[first - 1] == followed.content[: len(around.content)]
+    kept = _get(harness, task.path, None, tail=2, follow=True)
+    assert (kept.headers["X-Log-First"], kept.text) == ("2", "line b\nline c\n")
+    around = _get(harness, task.path, None, around="line", line=2, before=0, after=0)
+    assert around.text == "line b\n"
+    assert "X-Log-First" not in _get(harness, task.path, logs, tail=1).headers
+    monkeypatch.setattr("crawler_lifecycle.gateway.streams.logs.COUNTED_MAX", 1000)
+    large = _get(harness, task.path, logs, tail=1, follow=True)
+    assert "X-Log-First" not in large.headers, "too much would have to be counted"
+    page = _get(harness, f"/runs/{task.run_id}/log", logs).text
+    assert (
+        f'data-line="/runs/{task.run_id}/log?task={task.task_id}&amp;around=line&amp;line="' in page
+    )
+
+
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [

@@ -82,8 +82,8 @@ def add_scrapyd(app: FastAPI, gateway: Gateway) -> None:
     async def log(project: str, spider: str, job: str) -> StreamedResponse:
         row = await jobs.run_of(project, spider, job)
         task = await run_in_threadpool(find_task, gateway.store.tasks, check_kept(row).ref, None)
-        chunks = await reader.read(task, LINES_MAX, follow=False)
-        return reader.answer(chunks, TEXT, HEADERS)
+        end = await reader.read(task, LINES_MAX, follow=False)
+        return reader.answer(end.chunks, TEXT, HEADERS)
 
 
 def _response(answer: Answer) -> Response:

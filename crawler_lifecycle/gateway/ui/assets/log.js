@@ -11,12 +11,24 @@
   const levelOf = (line) => LEVELS.find(([, rule]) => rule.test(line.slice(0, 300)))?.[0];
   const CONTROL = new RegExp("\\x1b\\[[0-?]*[ -/]*[@-~]|\\x1b[\\]PX^_][^\\x07\\x1b\\n]*(?:\\x07|\\x1b\\\\)?|\\x1b[ -/]*[0-~]?"
     + "|[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]", "g");
+  // The number of the first line of the text that is not shown yet; null if the log is too large to count its lines.
+  let number = null;
+  // The number of lines that were left out since the last flush.
+  let omitted = 0;
   let open = "", pending = "", flushing = false, skipped = false, stop = null, paused = false, told = "";
 
   const say = (text) => { if (text !== told) state.textContent = told = text; };
   const atEnd = () => pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 40;
+  const ends = (text) => { let found = 0; for (let at = text.indexOf("\n"); at >= 0; at = text.indexOf("\n", at + 1)) found += 1; return found; };
   const short = (line) => line.length > LINE_CHARS ? `${line.slice(0, LINE_CHARS)} … (${line.length} characters, cut here)` : line;
 
+  const link = (line) => {
+    const made = document.createElement("a");
+    made.href = `${pre.dataset.line}${line}#found`;
+    made.ariaLabel = `Line ${line}`;
+    made.textContent = line;
+    return made;
+  };
   // Lines are in blocks. The browser lays out only visible blocks; to lay out all lines would freeze the page.
   const block = (text) => {
     for (let from = 0; from < text.length;) {
@@ -29,10 +41,14 @@
       const piece = [joins ? "\n" : ""];
       for (; from < text.length && part.lines < BLOCK && part.chars < BLOCK_CHARS; from += 1) {
         const named = levelOf(text[from]);
-        if (named) {
+        if (named || number !== null) {
           const line = document.createElement("span");
-          line.className = named;
-          line.textContent = text[from];
+          if (named) line.className = named;
+          if (number !== null) {
+            line.append(link(number), " ");
+            number += 1;
+          }
+          line.append(text[from]);
           part.append(piece.join(""), line);
           piece.length = 0;
           piece.push("\n");
@@ -66,8 +82,11 @@
   const flush = async () => {
     if (flushing || !pending) return;
     flushing = true;
-    const mine = stop, end = atEnd(), text = tail(open + pending);
+    const mine = stop, end = atEnd(), all = open + pending, text = tail(all);
+    omitted += ends(all.slice(0, all.length - text.length));
+    if (number !== null) number += omitted;
     pending = "";
+    omitted = 0;
     for (let from = 0; from < text.length && mine === stop;) {
       const close = text.indexOf("\n", Math.min(from + SLICE_CHARS, text.length) - 1), last = close < 0;
       const to = last ? text.lastIndexOf("\n") + 1 : close + 1;
@@ -110,14 +129,21 @@
         return;
       }
       say("New lines are shown as they arrive.");
-      open = ""; pending = ""; skipped = false;
+      open = ""; pending = ""; omitted = 0; skipped = false;
+      const first = answer.headers.get("X-Log-First");
+      number = first && Number(first);
+      pre.classList.toggle("numbered", number !== null);
       pre.replaceChildren();
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
         const {done, value} = await reader.read();
         if (done) break;
         pending += value;
-        if (pending.length > PENDING_MAX) { pending = pending.slice(-PENDING_MAX / 2); skipped = true; }
+        if (pending.length > PENDING_MAX) {
+          omitted += ends(pending.slice(0, -PENDING_MAX / 2));
+          pending = pending.slice(-PENDING_MAX / 2);
+          skipped = true;
+        }
       }
       await ended();
       say("This is the end of the log.");

@@ -156,11 +156,11 @@ async def shown_log(reader: LogReader, task: LoggedTask, choice: LogChoice) -> S
         if choice.around is not None:
             piece, line = await reader.around(task, choice.line, choice.before, choice.after)
             return ShownLog(lines=_lines(piece), line=line)
-        chunks = await reader.read(task, LINES, follow=False)
+        end = await reader.read(task, LINES, follow=False)
     except (Problem, LifecycleError) as error:
         return ShownLog(away=str(error))
     kept = b""
-    async for chunk in chunks:
+    async for chunk in end.chunks:
         kept = (kept + chunk)[-BYTES:]
     return ShownLog(plain(kept))
 
