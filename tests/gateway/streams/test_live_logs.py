@@ -277,6 +277,7 @@ def test_the_lines_of_a_followed_log_have_the_numbers_of_its_links(
     logs = FakeLogs()
     lines = [f"line {n}\n".encode() for n in range(1, 30_001)]
     logs.write(b"".join(lines), task.run_id)
+    logs.end(task.run_id)
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="line a\nline b\nline c\n")
     for tail, first in ((1, 30_000), (500, 29_501), (10_000, 20_001)):
         followed = _get(harness, task.path, logs, tail=tail, follow=True)
