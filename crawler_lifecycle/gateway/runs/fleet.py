@@ -34,8 +34,6 @@ LIVE_MAX = 10_000
 #: do not define what is usual. The period for which good runs are counted.
 EACH = 40
 WEEK = timedelta(days=7)
-#: The number of crawlers whose good runs are counted at once.
-SHARES_AT_ONCE = 500
 #: The period for which runs are counted: 24 hours, including the present one. It begins on the
 #: hour.
 DAY = timedelta(hours=23)
@@ -185,7 +183,7 @@ class Fleet:
         last: dict[str, list[ShortRun]] = {name: [] for name in missing}
         for run in self.store.runs.recent_runs(missing, EACH):
             last[run.crawler].append(run)
-        good = self.good_shares(missing, report.at)
+        good = self.store.runs.good_shares(missing, report.at - WEEK)
         for name in missing:
             report.results[name] = CrawlerResults(last[name], good.get(name))
         return report.results
@@ -200,15 +198,6 @@ class Fleet:
             results = self.results(report, part)
             items |= {name: results[name].items for name in part}
         return {name: known for name, known in items.items() if known is not None}
-
-    def good_shares(self, crawlers: Sequence[str], now: datetime) -> Mapping[str, float]:
-        """Return the share of good runs in the last ``WEEK``, by crawler. A crawler of which no run
-        has ended is missing. This call blocks.
-        """
-        shares: dict[str, float] = {}
-        for part in chunks(crawlers, SHARES_AT_ONCE):
-            shares |= self.store.runs.good_shares(part, now - WEEK)
-        return shares
 
     async def _ask(self) -> FleetReport:
         known, away = await self.crawlers.last()

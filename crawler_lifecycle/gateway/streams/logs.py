@@ -70,7 +70,7 @@ class LoggedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogText:
     """The end of a log."""
 
     chunks: AsyncGenerator[bytes, None]
@@ -116,7 +116,7 @@ class LogReader:
         """End all responses that follow a log, after their present reading."""
         self._closed = True
 
-    async def read(self, task: LoggedTask, lines: int, *, follow: bool) -> LogEnd:
+    async def read(self, task: LoggedTask, lines: int, *, follow: bool) -> LogText:
         """Return the last ``lines`` lines of a task's log.
 
         With ``follow``, new output is added until the task has ended, and the lines before are
@@ -132,16 +132,16 @@ class LogReader:
                 line = await self._threads.run(None, line_at, partial(self._bytes, task), begin)
                 first = line.number
             if follow and not part.ended:
-                return LogEnd(self._follow(task, begin, seen=True), first)
-            return LogEnd(self._copy(task, begin, part.next, lines), first)
+                return LogText(self._follow(task, begin, seen=True), first)
+            return LogText(self._copy(task, begin, part.next, lines), first)
         if follow and not task.status.terminal and self._may_come(task):
-            return LogEnd(self._follow(task, 0, seen=False), 1)
+            return LogText(self._follow(task, 0, seen=False), 1)
         kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
         if kept is None:
             raise self._missing(task, follow, await self._pruned(task))
         text = kept.encode()
         last = _last_lines(text, lines)
-        return LogEnd(once(last), 1 + text.count(b"\n", 0, len(text) - len(last)))
+        return LogText(once(last), 1 + text.count(b"\n", 0, len(text) - len(last)))
 
     async def whole(self, task: LoggedTask) -> AsyncGenerator[bytes, None]:
         """Return the whole log of a task up to now, or else the stored end of it.

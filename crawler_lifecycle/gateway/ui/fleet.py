@@ -29,6 +29,7 @@ from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (
     INCIDENTS_MAX,
     LIVE_MAX,
+    WEEK,
     CrawlerResults,
     Fleet,
     FleetCrawler,
@@ -132,7 +133,8 @@ def ordered(
     if by not in FIELDS:
         first = crawlers[:RESULTS_MAX]
         if by == "good":
-            read = fleet.good_shares([crawler.name for crawler in first], report.at)
+            names = [crawler.name for crawler in first]
+            read = fleet.store.runs.good_shares(names, report.at - WEEK)
         else:
             read = fleet.items(report, first)
         if len(crawlers) > RESULTS_MAX:

@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.ports.runs import BriefRun, Ends, LiveRuns
+from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
@@ -129,23 +130,26 @@ class RunCounts(StorePart):
         return +found
 
     def good_shares(self, crawlers: Collection[str], since: datetime) -> dict[str, float]:
-        """Return for each of these crawlers (at most 500) the share of its runs since ``since``
+        """Return for each of these crawlers the share of its runs since ``since``
         that were good, among its newest ``SHARE_OF`` runs.
 
         Runs that a person stopped do not count. A crawler without other runs has no share.
         """
-        if not crawlers:
-            return {}
         r = run_history.c
-        page = newest_of_each([of_project(crawler=crawler) for crawler in crawlers], SHARE_OF)
         good = func.sum(case((good_runs(run_history), 1), else_=0))
         by_person = func.coalesce(r.ended_by, "") == EndedBy.PERSON
         stopped = and_(r.status == RunStatus.FAILED, by_person)
-        ended = select(r.crawler, good, func.count()).join(page, page.c.run_id == r.run_id)
+        ended = select(r.crawler, good, func.count()).group_by(r.crawler)
         ended = ended.where(r.created_at >= since, r.status.in_(OVER_RUNS), ~stopped)
-        with self._db.reading() as conn:
-            rows = conn.execute(ended.group_by(r.crawler)).all()
-        return {crawler: int(many) / runs for crawler, many, runs in rows}
+        shares: dict[str, float] = {}
+        for part in chunks(list(crawlers)):
+            page = newest_of_each([of_project(crawler=crawler) for crawler in part], SHARE_OF)
+            with self._db.reading() as conn:
+                for crawler, many, runs in conn.execute(
+                    ended.join(page, page.c.run_id == r.run_id)
+                ):
+                    shares[crawler] = int(many) / runs
+        return shares
 
 
 def _hinted(query: Any) -> Any:

@@ -124,7 +124,7 @@ def _documents(conn: Connection, runs: Sequence[Row]) -> list[list[str]]:
     errors = defaultdict[int, list[str]](list)
     for run_id, *texts in conn.execute(failed):
         errors[run_id] += filter(None, texts)
-    task_args = _task_args(conn, [run["run_id"] for run in runs if run["multi"]])
+    task_args = _args_by_run(conn, [run["run_id"] for run in runs if run["multi"]])
     return [
         document_words(
             _texts(run, errors[run["run_id"]][: 2 * _ERRORS_MAX], task_args[run["run_id"]])
@@ -133,7 +133,7 @@ def _documents(conn: Connection, runs: Sequence[Row]) -> list[list[str]]:
     ]
 
 
-def _task_args(
+def _args_by_run(
     conn: Connection, run_ids: Sequence[int]
 ) -> defaultdict[int, list[Mapping[str, Any]]]:
     """Return the arguments of the first tasks of these runs, by the number of the run."""

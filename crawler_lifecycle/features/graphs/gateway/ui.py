@@ -19,7 +19,13 @@ from crawler_lifecycle.domain.status_words import STATE_WORDS, state_word
 from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts.choosing import WORK_TABS, Chooser
-from crawler_lifecycle.gateway.ui.parts.chosen import CHOSEN, ChosenForm, add_list, press_one
+from crawler_lifecycle.gateway.ui.parts.chosen import (
+    CHOSEN,
+    ChosenForm,
+    add_list,
+    listed_by,
+    press_one,
+)
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.forms import (
     ActionForm,
@@ -137,7 +143,8 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
     clock = views.clock
 
     do = partial(_carried_out, commands)
-    add_list(app, CHOOSER, GraphFilters, GraphsForm, views, commands.find, do, once)
+    found = listed_by(views, "graphs")
+    add_list(app, CHOOSER, GraphFilters, GraphsForm, found, clock, commands.find, do, once)
 
     async def head(id: str) -> tuple[Graph, dict[str, Any]]:
         """Return the graph, and the values that all its tabs show."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,7 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import holders_of
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
-from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, press
+from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, add_list
 from crawler_lifecycle.gateway.ui.parts.forms import (
     ActionForm,
     form,
@@ -37,9 +37,7 @@ from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
     RowPage,
-    filters_of,
     held_sorts,
-    list_page,
     windowed,
 )
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
@@ -99,6 +97,13 @@ class IncidentsForm(ChosenForm, IncidentForm):
         list[Annotated[str, StringConstraints(pattern=NUMBERED)]], Field(default_factory=list)
     ]
 
+    @classmethod
+    def offered(cls, filters: ListFilters) -> Sequence[str]:
+        """Return the actions; only a caller with a name can take incidents."""
+        if filters.show == "closed":
+            return ()
+        return [name for name in cls.acts if name != "mine" or caller_name() is not None]
+
 
 LISTED = replace(
     INCIDENT,
@@ -151,20 +156,7 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
     """Add the web pages of incidents."""
     store = gateway.store
     clock = gateway.clock
-    once = gateway.once
     commands = IncidentCommands(store.incidents, clock)
-
-    @app.get("/incidents")
-    async def show_incidents(request: Request) -> Response:
-        """List the incidents that are open, muted or closed, newest first."""
-        filters = filters_of(request, ListFilters)
-        acts = list(IncidentsForm.acts)
-        if caller_name() is None:
-            acts.remove("mine")
-        if filters.show == "closed" or not may("pressIncidents"):
-            acts = []
-        page = partial(list_page, now=clock(), acts=acts)
-        return await run_in_threadpool(page, request, CHOOSER, filters, windowed(CHOOSER, found))
 
     def found(filters: ListFilters) -> RowPage:
         rows = store.incidents.list_incidents(
@@ -181,23 +173,15 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
         ]
         return RowPage(shown, token)
 
-    @app.post("/incidents")
-    async def press_incidents(request: Request) -> Response:
-        """Carry out an action for each selected incident."""
-        asked = read(IncidentsForm, await form(request))
+    async def find(key: str) -> IncidentRow:
+        return await run_in_threadpool(commands.find, int(key))
 
-        async def find(key: str) -> IncidentRow:
-            return await run_in_threadpool(commands.find, int(key))
+    async def do(key: str, asked: IncidentsForm) -> str:
+        await run_in_threadpool(_carry_out, commands, int(key), asked)
+        return asked.action.done
 
-        async def act(key: str, _: int) -> tuple[bool, str]:
-            # A mute that is sent again must not undo a later change by somebody else.
-            await once(
-                f"{asked.request_key}.{key}",
-                lambda: run_in_threadpool(_carry_out, commands, int(key), asked),
-            )
-            return True, asked.action.done
-
-        return await press(request, asked, find, act, show_incidents, clock())
+    among = windowed(CHOOSER, found)
+    add_list(app, CHOOSER, ListFilters, IncidentsForm, among, clock, find, do, gateway.once)
 
     @app.get("/incidents/{incident_id}")
     def show_incident(incident_id: IncidentId, request: Request) -> Response:

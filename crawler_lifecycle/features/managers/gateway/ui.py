@@ -19,7 +19,13 @@ from crawler_lifecycle.domain.status_words import MANAGER_WORDS
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, WORK_TABS, Chooser
-from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, add_list, press_one
+from crawler_lifecycle.gateway.ui.parts.chosen import (
+    NUMBERED,
+    ChosenForm,
+    add_list,
+    listed_by,
+    press_one,
+)
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.forms import ActionForm
 from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
@@ -107,7 +113,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         return await commands.find(int(key))
 
     do = partial(_carried_out, commands)
-    add_list(app, CHOOSER, ManagerFilters, ManagersForm, views, find, do, once)
+    found = listed_by(views, "managers")
+    add_list(app, CHOOSER, ManagerFilters, ManagersForm, found, clock, find, do, once)
 
     async def head(manager_id: int) -> tuple[ManagerDetail, dict[str, Any]]:
         """Return the manager, and the values that all its tabs show."""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -20,9 +21,11 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.access.recorder import present_call
+from crawler_lifecycle.gateway.ui.parts import lists
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import (
     ActionForm,
@@ -72,6 +75,11 @@ class ChosenForm(ActionForm):
     """True if the form was on a list, which is shown again. Otherwise, it was on the page of the
     only selected object.
     """
+
+    @classmethod
+    def offered(cls, filters: Any) -> Sequence[str]:
+        """Return the actions that a list with these filters offers."""
+        return cls.acts
 
     def chosen(self) -> list[Thing]:
         """Return each selected object once. Raises ``Problem`` 422 if there are none or too
@@ -157,37 +165,42 @@ async def _carried_out(
         return False, "This is a bug in the service; its log has the details"
 
 
+def listed_by(views: Any, plural: str) -> lists.Find:
+    """Return the function that finds managers or graphs, and counts them."""
+
+    def found(asked: Any) -> RowPage:
+        page = views.page(asked)
+        rows = [row.model_dump() for row in getattr(page, plural)]
+
+        def total() -> str:
+            return total_words(*views.counted(asked, page))
+
+        return RowPage(rows, page.next_page_token, page.note, total)
+
+    return found
+
+
 def add_list(
     app: FastAPI,
     chooser: Chooser,
     filters: type[Any],
     chosen: type[ChosenForm],
-    views: Any,
+    found: lists.Find,
+    clock: Clock,
     find: Find,
     do: Do,
     once: Once,
 ) -> None:
-    """Add the list of managers or graphs, and the actions on a selection in it."""
+    """Add the list of a subject, and the actions on a selection in it."""
     plural = chooser.subject.plural.capitalize()
 
     @app.get(chooser.path, operation_id=f"show{plural}")
     async def show_list(request: Request) -> Response:
         """List the objects that match the filters of the address, newest first."""
         asked = filters_of(request, filters)
-        acts = chosen.acts if may(f"press{plural}") else ()
-        now = views.clock()
-        return await run_in_threadpool(
-            list_page, request, chooser, asked, found, now=now, acts=acts
-        )
-
-    def found(asked: Any) -> RowPage:
-        page = views.page(asked)
-        rows = [row.model_dump() for row in getattr(page, chooser.subject.plural)]
-
-        def total() -> str:
-            return total_words(*views.counted(asked, page))
-
-        return RowPage(rows, page.next_page_token, page.note, total)
+        acts = chosen.offered(asked) if may(f"press{plural}") else ()
+        page = partial(list_page, now=clock(), acts=acts)
+        return await run_in_threadpool(page, request, chooser, asked, found)
 
     @app.post(chooser.path, operation_id=f"press{plural}")
     async def press_list(request: Request) -> Response:
@@ -198,7 +211,7 @@ def add_list(
             # A pause that is sent again must not undo a later change by somebody else.
             return True, await once(f"{asked.request_key}.{key}", lambda: do(key, asked))
 
-        return await press(request, asked, find, act, show_list, views.clock())
+        return await press(request, asked, find, act, show_list, clock())
 
 
 async def press_one(
