@@ -278,6 +278,10 @@ def the_last_runs_of_each_crawler(harness: Harness, many: list[RunRow]) -> None:
     harness.store.initiation.reserve_run(request(crawler="services", args={"n": "9"}), "other")
     [other] = harness.store.runs.brief_runs(1, crawler="services")
     assert other.work_hash not in (None, brief[0].work_hash)
+    elsewhere = request(crawler="services", args={"n": "9"}, project="another")
+    harness.store.initiation.reserve_run(elsewhere, "elsewhere")
+    [of_another] = harness.store.runs.brief_runs(1, crawler="services")
+    assert of_another.work_hash != other.work_hash, "projects are not compared with each other"
 
 
 def test_many_runs_are_listed_as_in_a_list_of_our_own(harness: Harness, many: list[RunRow]) -> None:

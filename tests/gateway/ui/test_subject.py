@@ -110,3 +110,11 @@ def test_two_runs_show_what_differs(harness: Harness, browser: TestClient) -> No
     assert browser.get("/runs/2?compare=9").status_code == 404
     assert browser.get("/runs/2?compare=x").status_code == 422
     assert "Compared with the last run of plain with other arguments or settings" in found
+
+
+def test_the_chart_has_only_earlier_runs_of_the_same_project(browser: TestClient) -> None:
+    for project in ("shops", "news", "shops"):
+        answer = browser.post("/v1/runs", json={"crawler": "plain", "project": project})
+        assert answer.status_code == 202, answer.text
+    bars = re.findall(r'aria-label="run (\d+):', browser.get("/runs/3").text)
+    assert bars == ["1", "3"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.results import EARLIER, LESS, comparable, run_seconds, usual
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.ui.parts.charts import Chart, chart
@@ -48,10 +49,11 @@ class Earlier:
 
     @classmethod
     def read(cls, runs: RunReader, row: RunRow) -> Earlier:
-        """Read the earlier runs with the same arguments and settings or, if there are none, any
-        earlier runs. This call blocks.
+        """Read the earlier runs of the same project with the same arguments and settings or, if
+        there are none, any earlier runs. This call blocks.
         """
-        found = runs.brief_runs(READ, crawler=row.crawler, before_id=row.run_id + 1)
+        with narrowed(row.project):
+            found = runs.brief_runs(READ, crawler=row.crawler, before_id=row.run_id + 1)
         before = found[1:]
         alike = [run for run in before if run.work_hash and run.work_hash == found[0].work_hash]
         good = comparable(found[0], before) if found else []
