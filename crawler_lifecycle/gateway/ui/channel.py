@@ -105,8 +105,11 @@ class Channel:
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kind = Headers(raw=message["headers"]).get("content-type", "")
-                await put(status=message["status"], type=kind)
+                headers = Headers(raw=message["headers"])
+                first = headers.get("x-log-first")
+                numbers = {"first": first} if first else {}
+                kind = headers.get("content-type", "")
+                await put(status=message["status"], type=kind, **numbers)
             elif text := decoder.decode(message.get("body", b"")):
                 await put(text=text)
 

@@ -17,6 +17,7 @@ from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.served import served
 from tests.gateway.ui.test_live import start
+from tests.support.fakes.logs import FakeLogs
 
 KEY = "a" * 32
 Frame = dict[str, Any]
@@ -74,6 +75,20 @@ async def test_streams_share_a_channel_and_leave_it(harness: Harness) -> None:
         for _ in range(2):
             assert (await client.get(f"/page/streams/{KEY}/2/end")).status_code == 204
         assert await join(client, 2, "/page/events", "path=/runs") == 204, "its number is free"
+
+
+async def test_a_log_in_a_channel_has_the_number_of_its_first_line(harness: Harness) -> None:
+    run_id = start(harness)
+    logs = FakeLogs()
+    logs.write(b"a\nb\nc\n", run_id)
+    async with (
+        served(harness.new_app(logs=logs)) as server,
+        opened(server.url) as (client, frames),
+    ):
+        query = "tail=2&follow=true"
+        assert await join(client, 1, f"/v1/runs/{run_id}/logs", query) == 204
+        first = await until(frames, lambda frame: True)
+        assert (first["status"], first["first"]) == (200, "2")
 
 
 async def test_a_channel_belongs_to_one_caller_and_ends_with_its_token(

@@ -28,10 +28,10 @@ document.documentElement.classList.add("scripted");
       stop();
       cut(new DOMException("The stream was stopped.", "AbortError"));
     });
-    streams.set(n, ({away, status, type, text, error, end}) => {
+    streams.set(n, ({away, status, type, first, text, error, end}) => {
       if (away) { streams.delete(n); direct(url, init).then(answer, fail); }
       else if (status) answer(new Response(new ReadableStream({start: (made) => { body = made; }, cancel: stop}),
-        {status, headers: {"Content-Type": type}}));
+        {status, headers: {"Content-Type": type, ...(first && {"X-Log-First": first})}}));
       else if (text) body.enqueue(encoder.encode(text));
       else if (end) { streams.delete(n); body?.close(); }
       else cut(new TypeError(error));
