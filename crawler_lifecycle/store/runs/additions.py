@@ -19,6 +19,7 @@ from crawler_lifecycle.store.base.rows import Row
 from .caps import join_caps
 from .quotas import check_quotas
 from .rows import args_hash, tag_key
+from .search_documents import ARGS_MAX
 from .tables import run_tag, task_addition, task_history
 from .unit import BY_RUN, RunPart, Unit
 
@@ -130,7 +131,8 @@ class AdditionStore(RunPart):
                 )
             )
             unit.update_run(multi=True)
-            unit.reworded = unit.changed = True
+            unit.reworded = unit.reworded or first < ARGS_MAX
+            unit.changed = True
             return _added(unit, first, len(task_args))
 
 

@@ -21,7 +21,7 @@ from .tables import run_history, run_word, task_history
 SEARCHED = ("run_id", "crawler", "flow_id", "outcome", "cause", "request", "multi")
 #: The maximum numbers of tasks per run whose errors and whose arguments are searched.
 _ERRORS_MAX = 50
-_ARGS_MAX = 200
+ARGS_MAX = 200
 #: The number of runs that one transaction of ``fill`` writes.
 _FILL = 100
 
@@ -141,7 +141,7 @@ def _args_by_run(
     t = task_history.c
     first = (
         select(t.run_id, t.args)
-        .where(t.run_id.in_(run_ids), t.superseded_by.is_(None), t.task_index < _ARGS_MAX)
+        .where(t.run_id.in_(run_ids), t.superseded_by.is_(None), t.task_index < ARGS_MAX)
         .order_by(t.run_id, t.task_index)
     )
     for run_id, args in conn.execute(first) if run_ids else ():

@@ -130,7 +130,7 @@ def test_arguments_of_single_tasks_are_found(
     assert found(harness, "addition") == [single.run_id]
     with harness.store.database.writing() as conn:
         conn.execute(delete(run_word))
-    monkeypatch.setattr(search_documents, "_ARGS_MAX", 3)
+    monkeypatch.setattr(search_documents, "ARGS_MAX", 3)
     assert harness.store.search.fill() == 2
     assert found(harness, "part 2") == [fence.run_id]
     assert found(harness, "part 3") == [], "only the first tasks are read"
