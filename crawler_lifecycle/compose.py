@@ -21,7 +21,7 @@ from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.retries import Policies, RetryActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.activities.shared import activities_in
-from crawler_lifecycle.adapters.archive import open_archive, open_bundles
+from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
@@ -52,7 +52,6 @@ from crawler_lifecycle.ports.protocols import (
     KnowsRuns,
     Notifier,
     SchedulerClient,
-    TaskBundles,
     UserCodeProcesses,
     WorkflowDirectory,
 )
@@ -69,7 +68,7 @@ from .domain import names
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 
 #: The workflows that the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (
@@ -289,7 +288,7 @@ def build_archive(settings: Settings) -> FileArchive:
     return open_archive(settings.archive.url)
 
 
-def build_bundles(settings: Settings) -> TaskBundles | None:
+def build_bundles(settings: Settings) -> S3Bundles | None:
     """Open the storage to which pods upload their files.
 
     Return ``None`` if this kind of cluster uses no uploads or no storage is set. Raises
@@ -299,15 +298,15 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
     return open_bundles(url) if url is not None and kind_of(settings.cluster).uploads else None
 
 
-def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
-    """Open the same storage for checks and removals.
+def open_bundles(url: str, *, probing: bool = False) -> S3Bundles:
+    """Return the storage for bundles of tasks in pods, without connecting to it.
 
     If ``probing`` is true, time limits are short, because a person is waiting. Raises
     ``InvalidRequest``.
     """
-    from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 
-    return BundlesPlace(url, probing=probing)
+    return S3Bundles(url, probing=probing)
 
 
 def build_places(settings: Settings) -> list[FilesPlace]:
@@ -315,11 +314,8 @@ def build_places(settings: Settings) -> list[FilesPlace]:
 
     Raises ``InvalidRequest``.
     """
-    c = settings.cluster
-    kind = kind_of(c)
-    volume = kind.volume()
-    bucket = [build_bundles_place(c.files_url)] if c.files_url is not None and kind.uploads else []
-    return [*bucket, *([volume] if volume is not None else [])]
+    places = (build_bundles(settings), kind_of(settings.cluster).volume())
+    return [place for place in places if place is not None]
 
 
 def build_sink(settings: Settings) -> EventSink:

@@ -277,12 +277,10 @@ class StoreDamaged(StoreUnavailable):
     contents.
     """
 
-    def __init__(
-        self,
-        text: str = "The database file is damaged; restore a complete copy: crawlctl db restore "
-        "FILE",
-    ):
-        super().__init__(text)
+    def __init__(self) -> None:
+        super().__init__(
+            "The database file is damaged; restore a complete copy: crawlctl db restore FILE"
+        )
 
 
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:

@@ -16,7 +16,7 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.deletion import DeletionActivities
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
+from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 from crawler_lifecycle.clusters.volume import TRASH, VolumePlace
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow
 from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunDeleted
@@ -145,7 +145,7 @@ def test_bundles_go(harness: Harness, fence: Fence, monkeypatch: pytest.MonkeyPa
         ):
             bucket.client.put_object(Bucket=bucket.name, Key=f"files/{key}", Body=b"x")
         harness.store.deletion.ask_deletion(fence.run_id, "ada")
-        place = BundlesPlace(f"s3://{bucket.name}/files/")
+        place = S3Bundles(f"s3://{bucket.name}/files/")
         remove(deletion(harness, [place]), fence.run)
         listed = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
         assert [one["Key"] for one in listed] == [f"files/{others}"]

@@ -13,10 +13,9 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from .folder import FolderArchive
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.archive.bundles import S3Bundles
     from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 
-__all__ = ["FolderArchive", "open_archive", "open_bundles"]
+__all__ = ["FolderArchive", "open_archive"]
 
 
 def open_archive(url: str) -> FolderArchive | S3Archive:
@@ -34,13 +33,3 @@ def open_archive(url: str) -> FolderArchive | S3Archive:
         f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder or "
         "s3://bucket/prefix"
     )
-
-
-def open_bundles(url: str) -> S3Bundles:
-    """Return the store for bundles of tasks in pods, without connecting to it.
-
-    Raises ``InvalidRequest``.
-    """
-    from crawler_lifecycle.adapters.archive.bundles import S3Bundles
-
-    return S3Bundles(url)

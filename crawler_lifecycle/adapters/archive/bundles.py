@@ -15,10 +15,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from crawler_lifecycle.adapters.archive.s3.bucket import Bucket
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -56,13 +55,19 @@ _Bundle = tuple[RunRef, int, int]
 
 
 class S3Bundles:
-    """The port ``TaskBundles`` below ``s3://bucket/prefix``. This class is thread-safe.
+    """The ports ``TaskBundles`` and ``FilesPlace`` below ``s3://bucket/prefix``, which
+    ``LIFECYCLE_CLUSTER__FILES_URL`` names. This class is thread-safe.
 
-    Signing sends no request. The first use reads the credentials that boto3 finds.
+    Signing sends no request. The first use reads the credentials that boto3 finds. If ``probing``
+    is true, time limits are short. Raises ``InvalidRequest`` for any other URL. Other failures
+    raise ``NotDelivered`` with the failed call and the fix.
     """
 
-    def __init__(self, url: str) -> None:
-        self.bucket = Bucket(url, SETTING)
+    def __init__(self, url: str, *, probing: bool = False) -> None:
+        self.bucket = Bucket(url, SETTING, checking=probing)
+        self.where = self.bucket.root
+        """The URL of the location."""
+        self._probe = {"Bucket": self.bucket.name, "Key": f"{self.bucket.prefix}{PROBE}"}
 
     def ticket(
         self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str
@@ -160,26 +165,12 @@ class S3Bundles:
     def _key(self, bundle: _Bundle, part: int | None) -> str:
         return self.bucket.prefix + bundle_key(*bundle, END if part is None else f"part-{part:05d}")
 
-
-class BundlesPlace:
-    """The location ``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for checks and
-    cleanup. This class is thread-safe, and connects on first use.
-
-    Raises ``InvalidRequest`` for any other URL. Other failures raise ``NotDelivered`` with the
-    failed call and the fix.
-    """
-
-    def __init__(self, url: str, *, probing: bool = False) -> None:
-        self.bucket = Bucket(url, SETTING, checking=probing)
-        self.where = self.bucket.root
-        """The URL of the location."""
-        self._probe = {"Bucket": self.bucket.name, "Key": f"{self.bucket.prefix}{PROBE}"}
-
     # --- checks of permissions --------------------------------------------------------------------
 
     def probe_writing(self) -> None:
         """Write the probe object, as the signed URLs for pods do."""
-        self._call("writing an object", lambda s3: s3.put_object(**self._probe, Body=b"probe"))
+        with self.bucket.reporting("writing an object"):
+            self.bucket.client.put_object(**self._probe, Body=b"probe")
 
     def probe_reading(self) -> None:
         """Read the probe object. A missing object also counts as success.
@@ -190,31 +181,24 @@ class BundlesPlace:
 
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
 
-        def read(s3: Any) -> None:
+        with self.bucket.reporting("reading an object"):
             try:
-                s3.get_object(**self._probe)["Body"].close()
+                self.bucket.client.get_object(**self._probe)["Body"].close()
             except ClientError as error:
                 if code_of(error) != "NoSuchKey":
                     raise
 
-        self._call("reading an object", read)
-
     def probe_listing(self) -> None:
         """List the first object below the prefix."""
-        self._call(
-            "listing objects",
-            lambda s3: s3.list_objects_v2(
+        with self.bucket.reporting("listing objects"):
+            self.bucket.client.list_objects_v2(
                 Bucket=self.bucket.name, Prefix=self.bucket.prefix, MaxKeys=1
-            ),
-        )
+            )
 
     def probe_removing(self) -> None:
         """Remove the probe object. This also succeeds if the object does not exist."""
-        self._call("removing an object", lambda s3: s3.delete_object(**self._probe))
-
-    def _call(self, what: str, ask: Callable[[Any], object]) -> None:
-        with self.bucket.reporting(what):
-            ask(self.bucket.client)
+        with self.bucket.reporting("removing an object"):
+            self.bucket.client.delete_object(**self._probe)
 
     # --- uploads of runs --------------------------------------------------------------------------
 

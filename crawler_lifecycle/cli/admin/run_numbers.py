@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.compose import build_numbers
@@ -22,14 +21,11 @@ LIMIT_S = 20.0
 _TRY_S = 0.1
 
 
-@dataclass
 class WorkflowNumbers:
     """An implementation of ``KnowsRuns`` with the Temporal server that the environment names.
 
     Each call makes its own connection.
     """
-
-    within_s: float = LIMIT_S
 
     def highest_run(self, above: int = 0) -> int:
         """Return the highest run id, as the port ``KnowsRuns`` defines it.
@@ -38,10 +34,12 @@ class WorkflowNumbers:
         """
         if not named():
             raise TemporalUnavailable("TEMPORAL_ADDRESS is not set")
-        return asyncio.run(self._highest_run(above))
+        return asyncio.run(_highest_run(above))
 
-    async def _highest_run(self, above: int) -> int:
-        return await (await _connected(self.within_s)).highest_run(above)
+
+async def _highest_run(above: int) -> int:
+    workflows = await _connected()
+    return await workflows.highest_run(above)
 
 
 def named() -> bool:
@@ -52,8 +50,8 @@ def named() -> bool:
         return True
 
 
-async def _connected(within_s: float) -> Workflows:
-    until = time.monotonic() + within_s
+async def _connected() -> Workflows:
+    until = time.monotonic() + LIMIT_S
     while True:
         try:
             return Workflows(
@@ -65,8 +63,8 @@ async def _connected(within_s: float) -> Workflows:
         await asyncio.sleep(_TRY_S)
 
 
-def sources(settings: Settings, within_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
+def sources(settings: Settings) -> Mapping[str, KnowsRuns]:
     """Return the sources that these settings define: Temporal and the cluster. Raises
     ``InvalidRequest``.
     """
-    return build_numbers(settings, WorkflowNumbers(within_s), ("cluster",))
+    return build_numbers(settings, WorkflowNumbers(), ("cluster",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
+from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import bundle_key
 from tests.support.run_refs import run_ref
@@ -16,8 +16,8 @@ SEVEN = str(run_ref(7))
 
 
 @pytest.fixture
-def place(bucket: Bucket, proxy: FaultProxy) -> BundlesPlace:
-    return BundlesPlace(f"s3://{bucket.name}/{PREFIX}")
+def place(bucket: Bucket, proxy: FaultProxy) -> S3Bundles:
+    return S3Bundles(f"s3://{bucket.name}/{PREFIX}")
 
 
 def put(bucket: Bucket, *keys: str) -> None:
@@ -31,7 +31,7 @@ def uploaded(bucket: Bucket, run_id: int, *, tasks: int = 1, attempt: int = 1) -
         put(bucket, *(PREFIX + bundle_key(run_ref(run_id), index, attempt, name) for name in names))
 
 
-def test_it_finds_runs_and_whatever_else_lies_there(bucket: Bucket, place: BundlesPlace) -> None:
+def test_it_finds_runs_and_whatever_else_lies_there(bucket: Bucket, place: S3Bundles) -> None:
     assert place.runs() == set()
     uploaded(bucket, 7)
     uploaded(bucket, 70)
@@ -39,7 +39,7 @@ def test_it_finds_runs_and_whatever_else_lies_there(bucket: Bucket, place: Bundl
     assert place.runs() == {SEVEN, str(run_ref(70)), "notes"}
 
 
-def test_one_run_goes_and_everything_else_stays(bucket: Bucket, place: BundlesPlace) -> None:
+def test_one_run_goes_and_everything_else_stays(bucket: Bucket, place: S3Bundles) -> None:
     put(
         bucket,
         "archive/7/1/supporting-files.zip",
@@ -57,7 +57,7 @@ def test_one_run_goes_and_everything_else_stays(bucket: Bucket, place: BundlesPl
     assert place.finish() == []
 
 
-def test_a_later_attempt_stays(bucket: Bucket, place: BundlesPlace) -> None:
+def test_a_later_attempt_stays(bucket: Bucket, place: S3Bundles) -> None:
     """The run was resumed during the removal."""
     uploaded(bucket, 7, attempt=10)
     before = bucket.keys()
@@ -68,7 +68,7 @@ def test_a_later_attempt_stays(bucket: Bucket, place: BundlesPlace) -> None:
 
 
 def test_more_than_one_page(
-    bucket: Bucket, place: BundlesPlace, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, place: S3Bundles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service returns at most a thousand at once; here, two."""
     for run_id in (7, 8, 9):
@@ -83,7 +83,7 @@ def test_more_than_one_page(
 
 
 def test_a_refusal_is_told_and_the_next_call_ends_it(
-    bucket: Bucket, place: BundlesPlace, proxy: FaultProxy
+    bucket: Bucket, place: S3Bundles, proxy: FaultProxy
 ) -> None:
     uploaded(bucket, 7, tasks=2)
     proxy.faults = [Fault("status", "DeleteObject", times=1, skip=2)]
@@ -103,4 +103,4 @@ def test_the_setting_is_named() -> None:
     with pytest.raises(
         InvalidRequest, match="LIFECYCLE_CLUSTER__FILES_URL: 'file:///x' is not allowed"
     ):
-        BundlesPlace("file:///x")
+        S3Bundles("file:///x")

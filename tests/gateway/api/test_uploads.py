@@ -22,8 +22,9 @@ from fastapi.testclient import TestClient
 
 import crawler_lifecycle.runner
 from crawler_lifecycle import task_tokens
-from crawler_lifecycle.adapters.archive import open_archive, open_bundles
+from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
+from crawler_lifecycle.compose import open_bundles
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.gateway.access.operations import Entrance

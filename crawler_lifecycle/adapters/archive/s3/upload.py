@@ -13,8 +13,9 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -409,7 +410,7 @@ class Leftovers:
                 where = {"Bucket": self.bucket, "Key": self.key, "UploadId": upload["UploadId"]}
                 if upload["Key"] != self.key:
                     continue
-                try:
+                with _unless_gone():
                     parts = (
                         self.client.get_paginator("list_parts")
                         .paginate(**where)
@@ -421,9 +422,6 @@ class Leftovers:
                         continue
                     self.client.abort_multipart_upload(**where)
                     logger.info("%s: aborted an abandoned upload", self.key)
-                except S3_ERRORS as error:
-                    if code_of(error) != "NoSuchUpload":  # this upload has ended in the meantime
-                        raise
         return young
 
 
@@ -432,25 +430,28 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
 
     Raises the client's errors.
     """
-    try:
+    # rclone's server raises this error for the list if the bucket never had an upload.
+    with _unless_gone():
         pages = list(
             client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix)
         )
+        for upload in (upload for page in pages for upload in page.get("Uploads", ())):
+            key = upload["Key"]
+            if key.startswith(prefix):  # rclone's server also lists other keys
+                with _unless_gone():
+                    client.abort_multipart_upload(
+                        Bucket=bucket, Key=key, UploadId=upload["UploadId"]
+                    )
+
+
+@contextmanager
+def _unless_gone() -> Iterator[None]:
+    """Suppress the error that S3 no longer knows the upload, because it has ended meanwhile."""
+    try:
+        yield
     except S3_ERRORS as error:
-        # rclone's server gives this response if the bucket never had an upload.
         if code_of(error) != "NoSuchUpload":
             raise
-        return
-    for key, upload_id in (
-        (upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", ())
-    ):
-        try:
-            if key.startswith(prefix):  # rclone's server also lists other keys
-                client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
-        except S3_ERRORS as error:
-            # This upload has ended in the meantime; continue with the next one.
-            if code_of(error) != "NoSuchUpload":
-                raise
 
 
 def _server_time(answer: Found) -> datetime:

@@ -106,7 +106,7 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
     ``mine`` is the component of this pod.
     """
     try:
-        bucket = compose.build_bundles_place(url, probing=True)
+        bucket = compose.open_bundles(url, probing=True)
     except InvalidRequest as error:
         return [of_error(FILES, error, fix=_DOCS)]
     wrong: list[Line] = []

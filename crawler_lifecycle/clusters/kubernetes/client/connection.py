@@ -141,7 +141,7 @@ class Api:
 
     def get(self, path: str, **query: object) -> bytes:
         """Return the object, or any other JSON document, at this path."""
-        return _checked(ApiRequest("GET", path), self._wire.call(ApiRequest("GET", path), query))
+        return self._object("GET", path, query)
 
     def post(
         self,
@@ -160,23 +160,30 @@ class Api:
         request is sent, and the server gives up when those seconds have elapsed. Raises ``TooLate``
         when no time is left before the request is sent.
         """
-        asked = ApiRequest("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
-        return _checked(asked, self._wire.call(asked, query, body=body, left_s=left_s))
+        return self._object("POST", path, query, body=body, left_s=left_s)
 
     def patch(self, path: str, body: Mapping[str, Any], **query: object) -> bytes:
         """Change part of an object with a strategic merge patch, and return the object."""
-        asked = ApiRequest("PATCH", path)
-        return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCH))
+        return self._object("PATCH", path, query, body=body, content=_PATCH)
 
     def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
         """Request a deletion.
 
         ``options`` are DeleteOptions, always with the propagation policy and the uid.
         """
-        asked = ApiRequest("DELETE", path)
         body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
-        return _checked(asked, self._wire.call(asked, {}, body=body))
+        return self._object("DELETE", path, {}, body=body)
+
+    def _object(self, method: str, path: str, query: Mapping[str, object], **options: Any) -> bytes:
+        """Return the response of a call if it is one complete API object. Raises
+        ``Unreadable``.
+        """
+        asked = ApiRequest(method, path)
+        data = self._wire.call(asked, query, **options)
+        if path.startswith(("/api/", "/apis/")):
+            decode_kind(data, asked)
+        return data
 
     def read(self, path: str, **query: object) -> bytes:
         """Return a response that need not be JSON, such as a log.
@@ -338,10 +345,3 @@ def _belongs(
         twice = Counter([*names, *keys]).most_common(1)[0][0]
         raise PositionExpired(f"{asked.gesture}: the pages overlap: {twice[1]} is in them twice")
     names |= new
-
-
-def _checked(asked: ApiRequest, data: bytes) -> bytes:
-    """Return the bytes if they are one complete API object. Raises ``Unreadable``."""
-    if asked.path.startswith(("/api/", "/apis/")):
-        decode_kind(data, asked)
-    return data
