@@ -13,9 +13,9 @@ from crawler_lifecycle.features.packages.activities import PackageActivities
 from crawler_lifecycle.features.packages.adapters.code_store import CodeFolder
 from crawler_lifecycle.features.packages.adapters.packing import pack
 from crawler_lifecycle.features.packages.ports import Inspection, InspectionOrder
-from crawler_lifecycle.features.user_code import inspection
-from crawler_lifecycle.features.user_code.inspection import ProjectInspector
+from crawler_lifecycle.features.user_code import users_code
 from crawler_lifecycle.features.user_code.process import Rules
+from crawler_lifecycle.features.user_code.users_code import ProjectInspector
 from crawler_lifecycle.runner.package import Package
 
 pytestmark = pytest.mark.processes
@@ -84,7 +84,7 @@ HOSTILE = {
 def test_a_project_that_cannot_be_inspected_is_told(
     deployed: Deployed, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "LIMIT_S", 3.0 if case == "never ends" else 40.0)
+    monkeypatch.setattr(users_code, "INSPECTION_S", 3.0 if case == "never ends" else 40.0)
     code, said = HOSTILE[case]
     found = deployed.inspect(code)
     assert found.spiders == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.resources import parse_memory
@@ -12,13 +14,30 @@ from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.settings import UserCodeSettings
 
 from .functions import Functions
-from .inspection import ProjectInspector
-from .pool import Hosts, Limits
-from .process import Rules
+from .pool import Hosts, Limits, no_answer
+from .process import HostProcess, Rules
 from .registry import Registry
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
+
+#: The maximum number of seconds for the import of a project.
+INSPECTION_S = 40.0
+
+
+class ProjectInspector:
+    """An ``Inspector`` that executes each project in a new process with the limits of user code."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def spiders(self, folder: Path) -> object:
+        process = HostProcess("the project", replace(self._rules, folder=folder))
+        try:
+            what = "have fewer imports with side effects"
+            return process.call("spiders", INSPECTION_S, no_answer, lambda: None, setting=what)
+        finally:
+            process.kill()
 
 
 class UsersCode:
