@@ -228,7 +228,7 @@ class LocalCluster:
                 if not folder.exists():
                     continue
                 counters, _ = folder.counters(final=True)
-                said = (folder.read(files.STATS) or {}).get("scrapystats")
+                said = folder.read(files.STATS).data.get("scrapystats")
                 statistics = None if said is None else bounds.statistics(said)
                 found.append(
                     Details(task.task_id, _log_tail(folder), counters, folder.memory(), statistics)
@@ -507,7 +507,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     else:
         return  # the task never started, and the stop file prevents a later start
     folder.create(files.END, end)
-    mark = (folder.read(files.SPEC) or {}).get("live_mark")
+    mark = folder.read(files.SPEC).data.get("live_mark")
     if isinstance(mark, str):
         liveness_marks.end(mark)
 
@@ -517,6 +517,6 @@ def _log_tail(folder: TaskFolder) -> str | None:
     which the crawler failed.
     """
     with open_log(folder) as log:
-        failed = bool((folder.read(files.END) or {}).get("exit_code"))
+        failed = bool(folder.read(files.END).data.get("exit_code"))
         kept = kept_log(log.read, sum(log.sizes), failed=failed)
     return log_tail(kept) if kept else None

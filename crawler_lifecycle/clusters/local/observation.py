@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from crawler_lifecycle.clusters.local.folders.limits import KILLED, failed_at_limit
-from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
+from crawler_lifecycle.clusters.local.folders.reader import FileReport, TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.code import Code
@@ -51,7 +51,7 @@ class Reading:
     def _named(self, seen: Observation) -> Observation:
         """Add the name, the uid, whether the task resumed, and the problems of ignored files."""
         started = seen.started_at is not None
-        record = (self._folder.read(files.PROCESS) or self._beside()) if started else {}
+        record = (self._folder.read(files.PROCESS).data or self._beside()) if started else {}
         final = seen.end is not None
         resumed, note = self._resumption(final=final) if started else (None, None)
         uid = self._folder.uid()
@@ -102,7 +102,7 @@ class Reading:
         report = self._beside() if phase is Phase.GONE else {}
         if report.get("uid") != self._folder.task.uid:
             report = {}
-        started = self._folder.time(report, "started_at", files.STARTED)
+        started = self._folder.report(files.STARTED, report).time("started_at")
         if report.get("finished_at"):
             return replace(self._ended(report), started_at=started)
         return self._seen(
@@ -124,11 +124,9 @@ class Reading:
         return bool(self._beside()) and bool(members(None, self._folder.marks()))
 
     def _waiting(self) -> Observation:
-        waiting = self._folder.read(files.WAITING) or {}
-        since = self._folder.time(
-            self._folder.read(files.SUPERVISOR) or {}, "since", files.SUPERVISOR
-        )
-        reason = self._folder.text(waiting, "reason", files.WAITING) or "starting"
+        waiting = self._folder.read(files.WAITING)
+        since = self._folder.read(files.SUPERVISOR).time("since")
+        reason = waiting.text("reason") or "starting"
         return self._seen(Phase.WAITING, reason=reason, changed_at=since)
 
     def _without_end(self, *, supervised: bool) -> Observation:
@@ -147,8 +145,8 @@ class Reading:
         if self._folder.has_ended() or (supervised and leader is not None and self._end_appears()):
             return self._ended()
         if self._folder.has(files.SUMMARY):
-            summary = self._folder.read(files.SUMMARY) or {}
-            if summary or not supervised:
+            summary = self._folder.read(files.SUMMARY)
+            if summary.data or not supervised:
                 return self._ended_by_summary(summary)
         status = stat.exit_status if stat is not None else 0
         oom = self._oom() if status or not supervised else None
@@ -198,7 +196,7 @@ class Reading:
         The runner recorded the time of the write by the clock of this machine.
         """
         leader = self._folder.identity(files.PROCESS)
-        wrote_at = self._folder.time(self._folder.read(files.STATS) or {}, "wrote_at", files.STATS)
+        wrote_at = self._folder.read(files.STATS).time("wrote_at")
         if wrote_at is None or leader is None or not leader.alive():
             return None
         return max(self._now - wrote_at, timedelta(0))
@@ -209,13 +207,14 @@ class Reading:
 
         ``source`` is the file that contains the data, for messages about problems.
         """
-        data = report or self._folder.read(files.END) or {}
-        summary = self._folder.read(files.SUMMARY) or {}
-        code = self._folder.count(data, "exit_code", source, bounds.exit_code)
-        number = self._folder.count(data, "signal", source, bounds.exit_signal)
-        finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
-        own = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
-        reason = self._folder.text(data, "reason", source) or "Error"
+        folder = self._folder
+        data = folder.report(source, report) if report else folder.read(files.END)
+        summary = folder.read(files.SUMMARY)
+        code = data.count("exit_code", bounds.exit_code)
+        number = data.count("signal", bounds.exit_signal)
+        finish = summary.text("finish_reason")
+        own = summary.count("exit", bounds.exit_code)
+        reason = data.text("reason") or "Error"
         if (
             source == files.END
             and number == 9
@@ -228,8 +227,8 @@ class Reading:
             code = own
             number = None
             reason = "Error" if own else "Completed"
-        told = self._folder.typed(summary, "told_to_stop", bool, files.SUMMARY) is True
-        crawlers = self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code)
+        told = summary.typed("told_to_stop", bool) is True
+        crawlers = summary.count("own_exit", bounds.exit_code)
         code, verdict = told_exit(code, own, crawlers, told)
         end = End(
             exit_code=code,
@@ -237,27 +236,23 @@ class Reading:
             told=told,
             signal=number,
             reason=reason,
-            message=self._message(
-                self._folder.text(data, "message", source)
-                or self._folder.text(summary, "message", files.SUMMARY)
-            ),
-            finished_at=self._folder.time(data, "finished_at", source)
-            or self._folder.modified(source),
+            message=self._message(data.text("message") or summary.text("message")),
+            finished_at=data.time("finished_at") or folder.modified(source),
             finish_reason=finish,
             memory_limit=self._memory_limit(),
         )
         return self._with_end(end)
 
-    def _ended_by_summary(self, summary: files.Record) -> Observation:
-        code = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
-        number = self._folder.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
+    def _ended_by_summary(self, summary: FileReport) -> Observation:
+        code = summary.count("exit", bounds.exit_code)
+        number = summary.count("signal", bounds.exit_signal)
         oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
         report = {
             "exit_code": code,
             "signal": number if number is not None and code == 128 + number else None,
             "reason": "Completed" if code == 0 else "OOMKilled" if oom else "Error",
             "message": f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}",
-            "finished_at": summary.get("finished_at"),
+            "finished_at": summary.data.get("finished_at"),
         }
         return self._ended(report, files.SUMMARY)
 
@@ -272,17 +267,15 @@ class Reading:
             progress_at=progress,
             peak_memory=self._folder.peak_memory(),
             blocked=self._folder.blocked(),
-            fields=Coverage.of((self._folder.read(files.SUMMARY) or {}).get("fields")),
+            fields=Coverage.of(self._folder.read(files.SUMMARY).data.get("fields")),
             end=end,
         )
 
     def _started(self) -> datetime | None:
-        return self._folder.time(
-            self._folder.read(files.PROCESS) or {}, "started_at", files.PROCESS
-        )
+        return self._folder.read(files.PROCESS).time("started_at")
 
     def _memory_limit(self) -> str | None:
-        return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
+        return self._folder.read(files.SPEC).text("memory_text")
 
     def _oom(self) -> str | None:
         """Return a sentence about a kill because of the memory limit; ``None`` if there was no such
@@ -296,13 +289,10 @@ class Reading:
             kills = group.oom_kills() if group is not None else 0
         # Read the file last, because another poll writes it before it removes the group.
         if self._folder.has(files.OOM):
-            return (
-                self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM)
-                or KILLED
-            )
+            return self._folder.read(files.OOM).text("message") or KILLED
         return KILLED if kills else None
 
-    def _failed_at_limit(self, summary: files.Record) -> str | None:
+    def _failed_at_limit(self, summary: FileReport) -> str | None:
         """Return a sentence if the crawler failed without giving a reason after it had used all its
         memory; otherwise ``None``.
 
@@ -311,9 +301,9 @@ class Reading:
         """
         if self._folder.has(files.CGROUP):
             return None
-        limit = self._folder.count(self._folder.read(files.SPEC) or {}, "memory_limit", files.SPEC)
+        limit = self._folder.read(files.SPEC).count("memory_limit")
         return failed_at_limit(
-            self._folder.peak_memory(), limit or None, summary.get("finish_reason") or None
+            self._folder.peak_memory(), limit or None, summary.data.get("finish_reason") or None
         )
 
     def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
@@ -324,9 +314,9 @@ class Reading:
         if self._folder.task.attempt == 1:
             return None, None
         name = files.SUMMARY if final and self._folder.has(files.SUMMARY) else files.STATS
-        said = self._folder.read(name) or {}
-        note = self._folder.text(said, "resume_note", name)
-        resumed = self._folder.typed(said, "resumed", bool, name)
+        said = self._folder.read(name)
+        note = said.text("resume_note")
+        resumed = said.typed("resumed", bool)
         return (resumed if isinstance(resumed, bool) else None), bounds.words(note, bounds.NOTE_MAX)
 
     def _message(self, text: str | None) -> str | None:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -59,6 +60,50 @@ def task_of(name: str) -> tuple[RunRef, int, int] | None:
 def task_path(state: Path, run: RunRef, index: int, attempt: int) -> Path:
     """Return the path of a task's folder."""
     return state / "tasks" / str(run) / str(index) / str(attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """The object in one of the files; empty without the file. ``note`` gets each invalid value."""
+
+    source: str
+    """The name of the file, for messages about problems."""
+    data: files.Record
+    note: Callable[[str], None]
+
+    def typed(self, name: str, kind: type) -> object | None:
+        """Return the value if it has exactly this type, otherwise ``None``.
+
+        A different type is noted as an incident.
+        """
+        value = self.data.get(name)
+        if value is None or type(value) is kind:
+            return value
+        self.note(f"{self.source}: {name} is {type(value).__name__}, not {kind.__name__}")
+        return None
+
+    def text(self, name: str) -> str | None:
+        return bounds.words(self.typed(name, str))
+
+    def count(
+        self, name: str, bounded: Callable[[object], int | None] = bounds.count
+    ) -> int | None:
+        """Return an integer that ``bounded`` accepts, otherwise ``None``.
+
+        Any other number is noted as an incident.
+        """
+        value = self.typed(name, int)
+        number = bounded(value)
+        if number is None and value:
+            self.note(f"{self.source}: {name} is out of range")
+        return number
+
+    def time(self, name: str) -> datetime | None:
+        text = self.text(name)
+        at = bounds.moment(text)
+        if at is None and text is not None:
+            self.note(f"{self.source}: {name} is not a valid time")
+        return at
 
 
 class TaskFolder:
@@ -160,12 +205,19 @@ class TaskFolder:
         ) is None
         return not (hidden and self.named()[1])
 
-    def read(self, name: str) -> files.Record | None:
-        """Return the object in the file; ``None`` without a file, and an empty object for garbage,
-        which is noted.
+    def read(self, name: str) -> FileReport:
+        """Return the object in the file, which is empty without a file and for garbage, which is
+        noted.
 
         Raises ``OSError`` if the file cannot be read, which proves nothing about the task.
         """
+        return self.report(name, self._data(name) or {})
+
+    def report(self, name: str, data: files.Record) -> FileReport:
+        """Return data that stands for the object in the file."""
+        return FileReport(name, data, self._note)
+
+    def _data(self, name: str) -> files.Record | None:
         try:
             return files.read(self.held, name) if self.held is not None else None
         except files.Garbage as error:
@@ -175,45 +227,6 @@ class TaskFolder:
     def _note(self, incident: str) -> None:
         if incident not in self.incidents:
             self.incidents.append(incident)
-
-    def typed(self, data: files.Record, name: str, kind: type, source: str) -> object | None:
-        """Return the value if it has exactly this type, otherwise ``None``.
-
-        A different type is noted as an incident.
-        """
-        value = data.get(name)
-        if value is None or type(value) is kind:
-            return value
-        self._note(f"{source}: {name} is {type(value).__name__}, not {kind.__name__}")
-        return None
-
-    def text(self, data: files.Record, name: str, source: str) -> str | None:
-        value = self.typed(data, name, str, source)
-        return bounds.words(value)
-
-    def count(
-        self,
-        data: files.Record,
-        name: str,
-        source: str,
-        bounded: Callable[[object], int | None] = bounds.count,
-    ) -> int | None:
-        """Return an integer that ``bounded`` accepts, otherwise ``None``.
-
-        Any other number is noted as an incident.
-        """
-        value = self.typed(data, name, int, source)
-        number = bounded(value)
-        if number is None and value:
-            self._note(f"{source}: {name} is out of range")
-        return number
-
-    def time(self, data: files.Record, name: str, source: str) -> datetime | None:
-        text = self.text(data, name, source)
-        at = bounds.moment(text)
-        if at is None and text is not None:
-            self._note(f"{source}: {name} is not a valid time")
-        return at
 
     def modified(self, name: str) -> datetime | None:
         try:
@@ -232,7 +245,7 @@ class TaskFolder:
         """Return the process that the file names; ``None`` if there is no file, or if it is
         invalid, which is noted.
         """
-        data = self.read(name)
+        data = self._data(name)
         if data is None:
             return None
         try:
@@ -305,7 +318,7 @@ class TaskFolder:
         if not self.has(files.CGROUP):
             return None
         try:
-            return Group.of(self.read(files.SPEC) or {})
+            return Group.of(self.read(files.SPEC).data)
         except ValueError as error:
             self._note(str(error))
             return None
@@ -330,7 +343,7 @@ class TaskFolder:
 
     def uid(self) -> str | None:
         """Return the uid in the spec; ``None`` without a valid spec."""
-        return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
+        return self.read(files.SPEC).text("uid")
 
     def supervisor_alive(self) -> bool:
         """Return whether a supervisor is alive, according to its identity or, if that is garbage,
@@ -365,7 +378,7 @@ class TaskFolder:
     def peak_memory(self) -> int | None:
         """Return the largest recorded peak in bytes; ``None`` without a record."""
         sources = (files.END, files.SUMMARY, files.OOM)
-        measured = [self.count(self.read(name) or {}, "peak_memory", name) for name in sources]
+        measured = [self.read(name).count("peak_memory") for name in sources]
         return max((value for value in measured if value is not None), default=None)
 
     def counters(self, *, final: bool = False) -> tuple[Counters, datetime | None]:
@@ -373,20 +386,20 @@ class TaskFolder:
 
         If ``final`` is true, the task has ended, so the counters of the summary take precedence.
         """
-        stats = self.read(files.STATS) or {}
-        progress = self.time(stats, "updated_at", files.STATS)
-        if progress is None and stats:
+        stats = self.read(files.STATS)
+        progress = stats.time("updated_at")
+        if progress is None and stats.data:
             progress = self.modified(files.STATS)
-        summary = (self.read(files.SUMMARY) or {}) if final else {}
+        summary = self.read(files.SUMMARY) if final else None
         values = {}
         for name in ("pages", "items", "errors", "bytes"):
-            last = self.count(summary, name, files.SUMMARY)
-            values[name] = last if last is not None else self.count(stats, name, files.STATS)
+            last = None if summary is None else summary.count(name)
+            values[name] = last if last is not None else stats.count(name)
         return Counters(**values), progress
 
     def blocked(self) -> tuple[BlockReport, ...] | None:
         """Return the refused requests that the crawler reports."""
-        return read_blocked((self.read(files.STATS) or {}).get("blocked"))
+        return read_blocked(self.read(files.STATS).data.get("blocked"))
 
 
 def check_readable(state: Path) -> None:
