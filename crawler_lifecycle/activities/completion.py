@@ -141,7 +141,8 @@ class CompletionActivities:
                 f"attempt {fence.attempt} of run {fence.run_id} has no verdict yet to send"
             )
         self._send_earlier_ends(fence)
-        return send_event(self.events, event, self.sink.send, self.sink.name).seq
+        send_event(self.events, event, self.sink)
+        return event.seq
 
     @activity_method
     def deliver_event(self, key: str) -> None:
@@ -156,7 +157,7 @@ class CompletionActivities:
             raise InvalidRequest(
                 f"key: no recorded event has the id {key!r:.80}; give the id of a recorded event"
             )
-        send_event(self.events, event, self.sink.send, self.sink.name)
+        send_event(self.events, event, self.sink)
 
     def _send_earlier_ends(self, fence: Fence) -> None:
         """Deliver the end events of earlier attempts that are still undelivered. A run can be
@@ -176,7 +177,7 @@ class CompletionActivities:
             event = self.events.find_event(event_key(fence.run, attempt, EVENT_RUN_ENDED))
             if event is not None:
                 with suppress(NotDelivered):
-                    send_event(self.events, event, self.sink.send, self.sink.name)
+                    send_event(self.events, event, self.sink)
 
     def _sources(self, fence: Fence, tries: Sequence[Try], given_up: int) -> list[FileSource]:
         """Return the files of these tries.

@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from crawler_lifecycle.ports.protocols import Notifier
+from crawler_lifecycle.ports.protocols import EventSink, Notifier
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 
 from . import meters
@@ -214,18 +214,17 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
         thread.join()
 
 
-def send_event(events: EventStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
+def send_event(events: EventStore, event: Event, sink: EventSink) -> None:
     """Send a recorded event, and record this try.
 
     Raises ``NotDelivered`` after recording the reason.
     """
     try:
-        send(event)
+        sink.send(event)
     except NotDelivered as error:
-        _record_try(events, event, sink, str(error))
+        _record_try(events, event, sink.name, str(error))
         raise
-    _record_try(events, event, sink)
-    return event
+    _record_try(events, event, sink.name)
 
 
 def _record_try(events: EventStore, event: Event, sink: str, error: str | None = None) -> None:

@@ -499,6 +499,7 @@ def _taken(task_id: int, answer: DeployedTask, cluster: str, at: datetime) -> Mo
         task_id,
         TaskStatus.QUEUED,
         TaskStatus.PENDING,
+        None,
         evidence={"state": answer.state, "name": answer.name, "uid": answer.uid},
         values={
             "cluster": cluster,
@@ -515,6 +516,7 @@ def _refused(task_id: int, reason: str | None) -> Move:
         task_id,
         TaskStatus.QUEUED,
         TaskStatus.FAILED,
+        None,
         outcome="deploy_failed",
         ended_by=EndedBy.SERVICE,
         cause=reason or "The scheduler service refused the task and gave no reason",

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from sqlalchemy import TextClause, bindparam, delete, func, select, text
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, untrue_ms
-from crawler_lifecycle.domain.task import TaskStatus, task_may_become
+from crawler_lifecycle.domain.task import Change, task_may_become
 from crawler_lifecycle.ports.polls import CommittedCorrection, CorrectionRow, TaskChanged
 from crawler_lifecycle.store.base.bulk import change_in, delete_rows, insert_mappings
 from crawler_lifecycle.store.base.rows import Row, made
@@ -53,17 +53,9 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Move(Change):
     """A change of the status of a task. ``values`` contains further columns of its row."""
 
-    task_id: int
-    before: TaskStatus
-    after: TaskStatus
-    cluster_time: datetime | None = None
-    outcome: str | None = None
-    ended_by: str | None = None
-    cause: str | None = None
-    correction: str | None = None
     vouched_at: datetime | None = None
     """The time when a poll last confirmed the recorded status; ``None`` if no poll did."""
     evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)

@@ -118,7 +118,13 @@ class StopStore(RunPart):
             cause = f"Stopped{f' by {by}' if by else ''} before it was deployed"
             moves = [
                 Move(
-                    task_id, TaskStatus.QUEUED, TaskStatus.CANCELLED, None, outcome, ended_by, cause
+                    task_id,
+                    TaskStatus.QUEUED,
+                    TaskStatus.CANCELLED,
+                    None,
+                    outcome,
+                    cause,
+                    ended_by=ended_by,
                 )
                 for task_id in queued
             ]
@@ -167,7 +173,8 @@ class StopStore(RunPart):
             )
             rows = rows_in(unit.conn, query, t.task_id, task_ids)
             moves = [
-                Move(row["task_id"], TaskStatus(row["status"]), TaskStatus.STOPPING) for row in rows
+                Move(row["task_id"], TaskStatus(row["status"]), TaskStatus.STOPPING, None)
+                for row in rows
             ]
             if killed:
                 kill = (

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from typing import Any
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.clusters.kubernetes import labels
@@ -24,6 +23,7 @@ from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
+from crawler_lifecycle.process_contract import recorded_task
 
 from .listing import Key, key_of, read_objects, run_uid_of, task_id_of
 from .reading import read_task
@@ -137,23 +137,17 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
             for c in job["spec"]["template"]["spec"]["containers"]
             if c["name"] == labels.CONTAINER
         ]
-        contract = {variable["name"]: variable.get("value", "") for variable in crawler["env"]}
-        return TaskRecord(
-            index=int(contract["CRAWL_TASK_INDEX"]),
-            attempt=int(contract["CRAWL_ATTEMPT"]),
-            task_id=int(contract["CRAWL_TASK_ID"]),
-            crawler=contract["CRAWL_CRAWLER"],
-            args=_plain(contract["CRAWL_ARGS"]),
-            settings=_plain(contract["CRAWL_SETTINGS"]),
+        # ``escaped`` has replaced ``$`` for the kubelet.
+        contract = {
+            variable["name"]: variable.get("value", "").replace("$$", "$")
+            for variable in crawler["env"]
+        }
+        return recorded_task(
+            contract,
             name=name,
             uid=job["metadata"]["uid"],
             place=place,
             record=json.loads(job["metadata"].get("annotations", {}).get(labels.RECORD, "{}")),
         )
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
-
-
-def _plain(value: str) -> Any:
-    """Return the JSON value of a variable in which ``escaped`` replaced ``$`` for the kubelet."""
-    return json.loads(value.replace("$$", "$"))

@@ -9,7 +9,6 @@ records from its folders, for a database that lost its rows.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
+from crawler_lifecycle.process_contract import recorded_task
 from crawler_lifecycle.runner.safe_directory import NotOurs
 
 from . import folder as files
@@ -267,13 +267,8 @@ def _record(folder: Path) -> TaskRecord | None:
     if not isinstance(contract, dict):
         return None
     try:
-        return TaskRecord(
-            index=int(contract["CRAWL_TASK_INDEX"]),
-            attempt=int(contract["CRAWL_ATTEMPT"]),
-            task_id=int(contract["CRAWL_TASK_ID"]),
-            crawler=str(contract["CRAWL_CRAWLER"]),
-            args=json.loads(contract["CRAWL_ARGS"]),
-            settings=json.loads(contract["CRAWL_SETTINGS"]),
+        return recorded_task(
+            contract,
             name=str(spec["name"]),
             uid=str(spec["uid"]),
             record=record if isinstance(record, dict) else {},
