@@ -1,16 +1,14 @@
 """The process contract: the environment variables of a task's process on every cluster
-(docs/contract.md), and the records that are read from them.
+(docs/contract.md).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.due_ids import due_text
-from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRecord
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 
 
 def contract_of(
@@ -46,20 +44,3 @@ def contract_of(
             {"CRAWL_FIELDS": json.dumps(list(fields))} if (fields := crawler.expected.parts) else {}
         ),
     }
-
-
-def recorded_task(contract: Mapping[str, Any], **more: Any) -> TaskRecord:
-    """Return the record of a task that has these variables. ``more`` are its other fields.
-
-    Raises ``KeyError``, ``TypeError``, ``ValueError`` and ``RecursionError`` for variables that are
-    not ours.
-    """
-    return TaskRecord(
-        index=int(contract["CRAWL_TASK_INDEX"]),
-        attempt=int(contract["CRAWL_ATTEMPT"]),
-        task_id=int(contract["CRAWL_TASK_ID"]),
-        crawler=str(contract["CRAWL_CRAWLER"]),
-        args=json.loads(contract["CRAWL_ARGS"]),
-        settings=json.loads(contract["CRAWL_SETTINGS"]),
-        **more,
-    )

@@ -18,12 +18,12 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import NamedObject
 from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import read_identity
+from crawler_lifecycle.clusters.recorded_tasks import recorded_task
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
-from crawler_lifecycle.process_contract import recorded_task
 
 from .listing import Key, key_of, read_objects, run_uid_of, task_id_of
 from .reading import read_task
@@ -139,7 +139,7 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
         ]
         # ``escaped`` has replaced ``$`` for the kubelet.
         contract = {
-            variable["name"]: variable.get("value", "").replace("$$", "$")
+            variable["name"]: (variable.get("value") or "").replace("$$", "$")
             for variable in crawler["env"]
         }
         return recorded_task(
@@ -149,5 +149,5 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
             place=place,
             record=json.loads(job["metadata"].get("annotations", {}).get(labels.RECORD, "{}")),
         )
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
