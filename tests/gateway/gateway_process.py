@@ -13,15 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: It is no outage if a starved machine delays Temporal or the database.
+#: Collects no garbage during its imports, like `crawlctl gateway`. It is no outage if a starved
+#: machine delays Temporal or the database.
 CODE = """
-import os, sys
+import gc, os, sys
+gc.disable()
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.serve import serve
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.settings import Settings
 health.READY_TIMEOUT_S = 60.0
 Workflows.__init__.__kwdefaults__["timeout_s"] = 60.0
+gc.freeze()
+gc.enable()
 code = serve(Settings.load())
 sys.stderr.flush()
 os._exit(code)
