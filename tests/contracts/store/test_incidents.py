@@ -20,6 +20,7 @@ from crawler_lifecycle.store.notes import WORKER
 from crawler_lifecycle.store.retention.pruning import Pruner
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.harness import START, Harness
+from tests.support.servers import each_on_sqlite
 
 
 def failing(name: str = "shop", minute: int = 0, **more: Any) -> IncidentCondition:
@@ -71,15 +72,15 @@ def test_a_cause_is_opened_once_counted_closed_and_opened_again(harness: Harness
     assert ended.body["duration_s"] == 900
 
 
-@pytest.mark.parametrize("each", [2, 3, 9])
+@each_on_sqlite([2, 3, 9], [3])
 def test_a_problem_that_comes_and_goes_is_reported_every_quarter_of_an_hour(
-    harness: Harness, each: int
+    harness: Harness, value: int
 ) -> None:
-    """Every ``each``-th round does not find it."""
+    """Every ``value``-th round does not find it."""
     store = harness.store
     for number in range(241):  # an hour
         harness.clock.forward(15)
-        record(store, *([failing(minute=number)] if number % each else []))
+        record(store, *([failing(minute=number)] if number % value else []))
     harness.clock.forward(900)
     record(store, failing(minute=241))
     [row] = store.incidents.open_incidents(10)

@@ -26,6 +26,7 @@ from crawler_lifecycle.features.sites.store.tables import run_site, site, site_t
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.harness import Clock, Harness, good_end, request, seen
+from tests.support.servers import each_on_sqlite
 from tests.support.sites import close, limit
 
 SHOP = "shop.example"
@@ -395,9 +396,11 @@ class Fleet:
             del self.open[name]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_site_exceeds_its_limit_and_every_run_gets_its_turn(harness: Harness, seed: int) -> None:
-    fleet = Fleet(harness, seed)
+@each_on_sqlite(range(2), [0])
+def test_no_site_exceeds_its_limit_and_every_run_gets_its_turn(
+    harness: Harness, value: int
+) -> None:
+    fleet = Fleet(harness, value)
     chance = fleet.chance
     for number in range(15):
         fleet.limit(chance.choice(fleet.NAMES), chance.randint(0, 3))
