@@ -20,11 +20,18 @@ import pytest
 pytestmark = pytest.mark.processes
 
 #: Executes each line of its input, a list of words, in a separate process, and prints exit code and
-#: output.
+#: output. The modules of all verbs are imported once, before the processes fork.
 DRIVER = """
-import json, os, signal, sys, tempfile
+import gc, importlib, json, os, pkgutil, signal, sys, tempfile
+gc.disable()
+from crawler_lifecycle import cli
+for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
 from crawler_lifecycle.cli import main
-import crawler_lifecycle.cli.session, crawler_lifecycle.settings, crawler_lifecycle.compose, cyclopts, httpx
+import crawler_lifecycle.settings, crawler_lifecycle.compose, cyclopts, httpx
+gc.freeze()
+gc.enable()
 for line in sys.stdin:
     words, output = json.loads(line), os.memfd_create("output")
     child = os.fork()
