@@ -133,7 +133,7 @@ def test_arguments_of_single_tasks_are_found(
     monkeypatch.setattr(search_documents, "ARGS_MAX", 3)
     assert harness.store.search.fill() == 2
     assert found(harness, "part 2") == [fence.run_id]
-    assert found(harness, "part 3") == [], "only the first tasks are read"
+    assert found(harness, "comer") == [], "only the first tasks are read"
     harness.finish(fence)
     ref, _ = harness.store.deletion.ask_deletion(fence.run_id, "ann")
     harness.store.deletion.delete_texts(ref.ref, lambda: None)
