@@ -277,10 +277,12 @@ class StoreDamaged(StoreUnavailable):
     contents.
     """
 
-    def __init__(self) -> None:
-        super().__init__(
-            "The database file is damaged; restore a complete copy: crawlctl db restore FILE"
-        )
+    def __init__(
+        self,
+        text: str = "The database file is damaged; "
+        "restore a complete copy: crawlctl db restore FILE",
+    ) -> None:
+        super().__init__(text)
 
 
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:

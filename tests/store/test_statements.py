@@ -78,7 +78,7 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     harness = Harness(store, Clock())
     with counted(store) as sent:
         fence = large(store, 1000)
-    assert len(sent) < 20
+    assert len(sent) <= 20
     with counted(store) as sent:
         harness.deploy(fence)
     assert len(sent) <= 29
@@ -106,7 +106,7 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     assert store.runs.get_run(fence.run_id).pages == sum(range(1000))  # type: ignore[union-attr]
     with counted(store) as sent:
         harness.end(fence)
-    assert len(sent) <= 29
+    assert len(sent) <= 30
 
 
 def test_cancelling_ten_thousand_tasks(store: Store) -> None:
@@ -122,7 +122,7 @@ def test_cancelling_ten_thousand_tasks(store: Store) -> None:
         harness.end(fence)
         harness.resume(fence)
     assert store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
-    assert len(sent) <= 60
+    assert len(sent) <= 62
 
 
 def test_cancelling_is_committed_page_by_page(
