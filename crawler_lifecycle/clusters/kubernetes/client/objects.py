@@ -7,10 +7,10 @@ refused. Other invalid values, such as ``null`` instead of a list, are clamped o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar
 
@@ -453,8 +453,22 @@ class _WatchMessage(_Struct, frozen=True):
     object: msgspec.Raw
 
 
-#: Returns the decoder for a type, which is created on first use.
-_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
+_CREATION = threading.Lock()
+
+
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder for a type, which is created on first use.
+
+    Only one is created at a time. Decoders share what msgspec knows about a class, and msgspec
+    stores that before it is complete. A process crashed when two threads did this at once.
+    """
+    with _CREATION:
+        if kind not in _DECODERS:
+            _DECODERS[kind] = msgspec.json.Decoder(kind)
+        return _DECODERS[kind]
+
+
 _KINDS: dict[type, str] = {
     Job: "Job",
     Pod: "Pod",

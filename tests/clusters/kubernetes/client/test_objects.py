@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.clusters.kubernetes.client import objects
 from crawler_lifecycle.clusters.kubernetes.client.errors import (
     ApiError,
     ApiRequest,
@@ -369,3 +372,25 @@ def test_requests_are_spoken_of_in_words(
     method: str, path: str, watching: bool, gesture: str
 ) -> None:
     assert ApiRequest(method, path, watching).gesture == gesture
+
+
+def test_only_one_decoder_is_created_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """msgspec lets a second thread see half of what it knows about a class."""
+    working = list[type]()
+    together = list[type]()
+
+    def create(kind: type) -> None:
+        if working:
+            together.append(kind)
+        working.append(kind)
+        if kind is int:
+            other.start()
+            other.join(0.2)
+        working.remove(kind)
+
+    monkeypatch.setattr(msgspec.json, "Decoder", create)
+    monkeypatch.setattr(objects, "_DECODERS", {})
+    other = threading.Thread(target=objects._decoder, args=(str,))
+    objects._decoder(int)
+    other.join()
+    assert together == []
