@@ -14,7 +14,7 @@ from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import Timeline
 from crawler_lifecycle.gateway.ui.parts.formats import number
-from crawler_lifecycle.gateway.ui.parts.tabs import tab_path, tabs_of
+from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
 from crawler_lifecycle.gateway.ui.runs.story import cause
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
@@ -47,8 +47,10 @@ class RunHead:
     def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
         tabs = tabs_of(RUN.path(run.run_id), counts(run))
         if row.status == RunStatus.FAILED:  # its log opens at its last error
-            at_error = f"{tab_path(tabs, 'Log')}#found"
-            tabs = [replace(tab, address=at_error) if tab.word == "Log" else tab for tab in tabs]
+            tabs = [
+                replace(tab, address=f"{tab.address}#found") if tab.word == "Log" else tab
+                for tab in tabs
+            ]
         return {
             "head": "run_head.html",
             "run": run,
