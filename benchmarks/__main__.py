@@ -42,6 +42,7 @@ from benchmarks import (
     truth_faults,
     ui,
     versions,
+    versions_kubelet,
     webhooks,
 )
 from crawler_lifecycle.cli.exits import leave
@@ -75,6 +76,7 @@ BENCHMARKS = {
     "tenants": tenants.main,
     "truth": truth.main,
     "versions": versions.main,
+    "versions-kubelet": versions_kubelet.main,
     "webhooks": webhooks.main,
     "rest": truth_faults.rest,
     "kubernetes-poll": kubernetes_poll.main,
@@ -94,6 +96,7 @@ LONG = (
     "kubernetes-poll",
     "kubernetes-kwok",
     "kubernetes-kubelet",
+    "versions-kubelet",
     "retries",
     "capacity",
     "tenants",
@@ -108,6 +111,7 @@ INSTALLED = {
     "kubernetes-poll": _CLUSTER,
     "kubernetes-kwok": _CLUSTER,
     "kubernetes-kubelet": f"{_CLUSTER} and root",
+    "versions-kubelet": f"{_CLUSTER} and root",
     "retries": _CLUSTER,
     "capacity": _CLUSTER,
 }

@@ -97,7 +97,7 @@ def harness() -> Iterator[Harness]:
     """A stack whose catalogue has the same spider in a folder and in a package."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        project = _write_project(folder / "shop")
+        project = write_project(folder / "shop")
         scrapy = {"kind": "scrapy", "spider": "products"}
         entries = [
             {"name": "folder", "project": str(project), **scrapy},
@@ -108,7 +108,8 @@ def harness() -> Iterator[Harness]:
             yield Harness(stack, project)
 
 
-def _write_project(project: Path) -> Path:
+def write_project(project: Path) -> Path:
+    """Write a Scrapy project of ``FILES`` files, and return its folder."""
     package = project / "shop"
     spiders = package / "spiders"
     spiders.mkdir(parents=True)
