@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.activities.abreast import Abreast
-from crawler_lifecycle.activities.poll_step import ref_of
-from crawler_lifecycle.activities.shared import Counts, activity_method, alive, beating, push_event
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
@@ -24,6 +21,10 @@ from crawler_lifecycle.ports.cluster import TaskStops
 from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
+
+from .abreast import Abreast
+from .poll_step import ref_of
+from .shared import Counts, activity_method, alive, beating, push_event
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore

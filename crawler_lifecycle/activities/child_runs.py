@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from crawler_lifecycle.activities.abreast import Abreast
-from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain.code import CodeVersions
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
@@ -29,6 +27,9 @@ from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports.protocols import Catalogue, SchedulerClient, WorkflowDirectory
 from crawler_lifecycle.ports.runs import Owner, RunRow
+
+from .abreast import Abreast
+from .shared import alive
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.initiation import InitiationStore

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from crawler_lifecycle import redaction
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.retries import Policies
-from crawler_lifecycle.activities.shared import ordered_at
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import polling_schedule
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -31,6 +29,9 @@ from crawler_lifecycle.domain.wake_ups import Tasks
 from crawler_lifecycle.ports.cluster import RunPolls, TaskInventory, TaskPolls
 from crawler_lifecycle.ports.polls import Details, FoundState, Poll, PollReport, Start, TaskFinding
 from crawler_lifecycle.ports.runs import Fence, TaskRef
+
+from .retries import Policies
+from .shared import ordered_at
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.polls import PollStore

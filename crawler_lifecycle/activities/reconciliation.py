@@ -13,15 +13,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.poll_step import PollStep, again_if_overtaken, started
-from crawler_lifecycle.activities.shared import (
-    Counts,
-    activity_method,
-    beating,
-    ordered_at,
-    push_event,
-    reporting,
-)
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain import polling_schedule
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -33,7 +24,16 @@ from crawler_lifecycle.ports.cluster import RunPolls
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence
 
+from .poll_step import PollStep, again_if_overtaken, started
 from .retries import Policies
+from .shared import (
+    Counts,
+    activity_method,
+    beating,
+    ordered_at,
+    push_event,
+    reporting,
+)
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore

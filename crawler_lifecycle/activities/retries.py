@@ -6,13 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.activities.shared import (
-    Counts,
-    activity_method,
-    alive,
-    ordered_at,
-    reporting,
-)
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerKind
 from crawler_lifecycle.domain.ends import NO_ENDS, RUNNER, Ends, Reading, reading
 from crawler_lifecycle.domain.resources import parse_memory
@@ -27,6 +20,14 @@ from crawler_lifecycle.domain.retries import (
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.protocols import Catalogue
 from crawler_lifecycle.ports.runs import Fence, QueuedTask, Resting
+
+from .shared import (
+    Counts,
+    activity_method,
+    alive,
+    ordered_at,
+    reporting,
+)
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.deployment import DeploymentStore

@@ -4,7 +4,7 @@ environment variables are not passed on.
 
 from __future__ import annotations
 
-from crawler_lifecycle.domain.errors import InvalidRequest
+from .errors import InvalidRequest
 
 REFERENCE = "env:"
 #: The prefixes of our own settings, whose values are never passed on, even if a setting allows such

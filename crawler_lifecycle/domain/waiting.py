@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
-from crawler_lifecycle.domain.bounds import moment
 
+from .bounds import moment
 from .plurals import count
 from .run import LIMIT_STOPS
 from .task import ACTIVE

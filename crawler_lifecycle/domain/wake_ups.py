@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crawler_lifecycle.domain.audits.overdue import verification_due
-from crawler_lifecycle.domain.run_ref import RunRef
+
+from .run_ref import RunRef
 
 #: The minimum time between two polls of a run, in seconds. A slow poll is followed by a wait of at
 #: least twice its duration.

@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Moment, OfProject
-from crawler_lifecycle.gateway.cursors import decode_positions, encode
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
@@ -27,6 +26,8 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 from crawler_lifecycle.ports.access import AccessRow, Kind
 from crawler_lifecycle.store.access import AccessStore
 from crawler_lifecycle.subjects import ACCESS, Subject
+
+from .cursors import decode_positions, encode
 
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_US = (datetime(2101, 1, 1, tzinfo=UTC) - _FIRST) // timedelta(microseconds=1)

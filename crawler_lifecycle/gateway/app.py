@@ -14,16 +14,8 @@ from crawler_lifecycle.gateway.access.operations import (
     caller_name,
 )
 from crawler_lifecycle.gateway.access.recorder import Recording
-from crawler_lifecycle.gateway.access_log import add_access_log
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.openapi import describe
-from crawler_lifecycle.gateway.events import add_stream
-from crawler_lifecycle.gateway.ledger import add_audit, add_ledger
-from crawler_lifecycle.gateway.metrics import add_metrics, ask_the_database
-from crawler_lifecycle.gateway.pages import add_page
-from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.pools import add_pools
-from crawler_lifecycle.gateway.quotas import add_quotas
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.items import add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
@@ -37,7 +29,15 @@ from crawler_lifecycle.gateway.ui.middleware import Pages
 from crawler_lifecycle.web.problems import service
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
+from .access_log import add_access_log
+from .events import add_stream
 from .health import HealthReport
+from .ledger import add_audit, add_ledger
+from .metrics import add_metrics, ask_the_database
+from .pages import add_page
+from .parts import Gateway
+from .pools import add_pools
+from .quotas import add_quotas
 
 API_VERSION = "1.0"
 _HIDDEN = "not available; send a token to see the reason, or read the log"

@@ -15,10 +15,11 @@ from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, Store
 from crawler_lifecycle.domain.names import graph_subject, manager_subject, run_subject
 from crawler_lifecycle.features.graphs.domain.spec import NAME_MAX
 from crawler_lifecycle.gateway.api.paging import Choice, Id
-from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import found as found_run
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.web.problems import refused
+
+from .parts import Gateway
 
 # Without the second header, nginx buffers the events.
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

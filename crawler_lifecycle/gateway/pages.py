@@ -8,8 +8,6 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from crawler_lifecycle.features import FEATURES
-from crawler_lifecycle.gateway.parts import Gateway
-from crawler_lifecycle.gateway.pools import add_pool_page
 from crawler_lifecycle.gateway.ui.channel import add_channels
 from crawler_lifecycle.gateway.ui.crawlers import add_crawlers
 from crawler_lifecycle.gateway.ui.fleet import add_fleet, rail_counts
@@ -24,6 +22,9 @@ from crawler_lifecycle.gateway.ui.runs.run import add_run
 from crawler_lifecycle.gateway.ui.runs.starting import add_start
 from crawler_lifecycle.gateway.ui.runs.why import ErrorLines
 from crawler_lifecycle.gateway.ui.search import add_search
+
+from .parts import Gateway
+from .pools import add_pool_page
 
 
 def add_page(app: FastAPI, gateway: Gateway) -> None:

@@ -39,9 +39,6 @@ from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.recorder import Recorder
 from crawler_lifecycle.gateway.access.tokens import TokenCache
-from crawler_lifecycle.gateway.health import Health, Needs
-from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.older_words import OlderWords
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -51,7 +48,6 @@ from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
-from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.gateway.ui.crawlers import CrawlerPages
 from crawler_lifecycle.gateway.ui.parts.forms import Once
 from crawler_lifecycle.gateway.ui.runs.commands import RunList
@@ -60,6 +56,11 @@ from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, Task
 from crawler_lifecycle.store.notes import SameSettings
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
+
+from .health import Health, Needs
+from .metrics import Metrics
+from .older_words import OlderWords
+from .sweep import Sweep
 
 
 @dataclass

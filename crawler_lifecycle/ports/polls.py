@@ -11,7 +11,8 @@ from crawler_lifecycle.domain.blocked import BlockReport
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState
-from crawler_lifecycle.ports.runs import TaskCounts
+
+from .runs import TaskCounts
 
 
 @dataclass(frozen=True, slots=True)

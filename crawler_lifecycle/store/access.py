@@ -31,7 +31,9 @@ from crawler_lifecycle.ports.access import AccessRow, TokenRow
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import (
+from crawler_lifecycle.store.runs.tables import run_history
+
+from .columns import (
     UtcTime,
     Words,
     counted_key,
@@ -39,7 +41,6 @@ from crawler_lifecycle.store.columns import (
     project_column,
     required,
 )
-from crawler_lifecycle.store.runs.tables import run_history
 
 access_log = new_table(
     "access_log",

@@ -17,7 +17,8 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import UtcTime, Words, new_table, required
+
+from .columns import UtcTime, Words, new_table, required
 
 process_note = new_table(
     "process_note",

@@ -30,11 +30,12 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.origins import Gate, programs_only
-from crawler_lifecycle.worker.finalizer_release import Releaser
-from crawler_lifecycle.worker.live_counters import Counting
-from crawler_lifecycle.worker.overdue_polls import Overdue
-from crawler_lifecycle.worker.recording import Recording
-from crawler_lifecycle.worker.slot_calls import SlotCalls
+
+from .finalizer_release import Releaser
+from .live_counters import Counting
+from .overdue_polls import Overdue
+from .recording import Recording
+from .slot_calls import SlotCalls
 
 log = logging.getLogger(__name__)
 

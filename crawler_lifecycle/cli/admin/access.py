@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_list
 from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import load_settings, say, seconds, time_of
@@ -21,6 +20,8 @@ from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.ports.access import Kind, TokenRow
 from crawler_lifecycle.subjects import ACCESS, TOKENS
+
+from .services import database_errors
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store

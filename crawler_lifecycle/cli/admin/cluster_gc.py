@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import command, load_settings, long_ago, say
@@ -24,6 +23,8 @@ from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.retention import RetainedRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.subjects import Column, Document, at
+
+from .services import database_errors
 
 if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import FilesPlace

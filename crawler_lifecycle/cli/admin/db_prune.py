@@ -13,13 +13,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.admin.services import DATABASE_FIX, usable_schema
 from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import command, load_settings, long_ago, say
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays
 from crawler_lifecycle.subjects import Column, Document, count
+
+from .services import DATABASE_FIX, usable_schema
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.pruning import Pruner

@@ -16,7 +16,8 @@ from crawler_lifecycle.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-    from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+
+    from .cluster import KubernetesCluster
 
 _HERE = __package__
 _DOCTOR = "crawler_lifecycle.cli.doctor.checks"
@@ -44,7 +45,7 @@ class KubernetesKind(ClusterKind):
         )
 
     def cluster(self) -> KubernetesCluster:
-        from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+        from .cluster import KubernetesCluster
 
         return KubernetesCluster(api_of(self.settings))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
-from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
-from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.ports.protocols import TaskBundles
+
+from .cluster import LocalCluster
+from .observer import LocalObserver
 
 
 class LocalKind(ClusterKind):

@@ -9,11 +9,12 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.projects import narrowed
-from crawler_lifecycle.gateway.api.paging import OfProject, SearchParameters, cut
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.store.base.named import NamedPart
 from crawler_lifecycle.store.base.search import Reach
 from crawler_lifecycle.subjects import TOTAL_MAX
+
+from .paging import OfProject, SearchParameters, cut
 
 Row = TypeVar("Row")
 

@@ -33,11 +33,12 @@ from crawler_lifecycle.domain.waiting import (
 )
 from crawler_lifecycle.gateway.api.lists import ResultPage
 from crawler_lifecycle.gateway.api.rows import OfRow
-from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.polls import CorrectionRow, FindingRow
 from crawler_lifecycle.ports.runs import Resumption, RunRobots, RunRow, TaskRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
+
+from .requests import StrictBody
 
 
 def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:

@@ -19,16 +19,17 @@ from crawler_lifecycle.domain.items import matching
 from crawler_lifecycle.gateway.access import slots
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
-from crawler_lifecycle.gateway.runs.commands import undeleted
-from crawler_lifecycle.gateway.runs.deliveries import reading
-from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, UNTRUSTED, in_threads, missing
-from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.runner.item_files import feeds, items_of, no_feeds
 from crawler_lifecycle.runner.item_reader import Feed, SkippedData
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
+
+from .commands import undeleted
+from .deliveries import reading
+from .output import FILES_AT_ONCE, UNTRUSTED, in_threads, missing
+from .routes import RunId
 
 #: The maximum number of tables and statistics that are computed at the same time: in total, and for
 #: one project.

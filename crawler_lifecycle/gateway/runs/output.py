@@ -14,15 +14,16 @@ from starlette.responses import PlainTextResponse, Response
 from crawler_lifecycle.activities.run_files import FileList, OpenedFile, OpenedFiles, RunFiles
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, LogChoice
-from crawler_lifecycle.gateway.runs.answers import TaskFilePage
-from crawler_lifecycle.gateway.runs.commands import undeleted
-from crawler_lifecycle.gateway.runs.deliveries import reading
-from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task, once
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, ProblemDocument
+
+from .answers import TaskFilePage
+from .commands import undeleted
+from .deliveries import reading
+from .routes import RunId
 
 #: The maximum number of files that are read at the same time: in total, and for one project.
 FILES_AT_ONCE = (6, 4)

@@ -34,7 +34,17 @@ from crawler_lifecycle.gateway.api.paging import (
     id_before,
 )
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.runs.answers import (
+from crawler_lifecycle.gateway.streams.feed import Feed
+from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
+from crawler_lifecycle.ports.protocols import TaskBundles
+from crawler_lifecycle.ports.runs import RunRow, RunTasks, TaskCounts, Ticket
+from crawler_lifecycle.store.runs.corrections import CorrectionStore
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.tasks import TaskReader
+from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.web.problems import Problem
+
+from .answers import (
     Accepted,
     CorrectionPage,
     Overdue,
@@ -49,19 +59,9 @@ from crawler_lifecycle.gateway.runs.answers import (
     facts_of_line,
     facts_of_tasks,
 )
-from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
-from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands, as_it_stands, found
-from crawler_lifecycle.gateway.runs.deliveries import Deliveries, reading
-from crawler_lifecycle.gateway.streams.feed import Feed
-from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
-from crawler_lifecycle.ports.protocols import TaskBundles
-from crawler_lifecycle.ports.runs import RunRow, RunTasks, TaskCounts, Ticket
-from crawler_lifecycle.store.runs.corrections import CorrectionStore
-from crawler_lifecycle.store.runs.reads import RunReader
-from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problems import Problem
-
+from .blocked import BlockedRuns
+from .commands import CommandResult, Commands, as_it_stands, found
+from .deliveries import Deliveries, reading
 from .requests import (
     AddedTasks,
     AddTasksBody,

@@ -26,13 +26,14 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.ports.cluster import TaskLogs
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef, TaskRow
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
+
+from .responses import StreamedResponse
 
 #: Bytes that are read and sent at a time.
 CHUNK = 64 * 1024

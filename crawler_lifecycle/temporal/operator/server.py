@@ -18,7 +18,8 @@ from temporalio.service import RPCStatusCode
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 from crawler_lifecycle.temporal.errors import allowing, answering
-from crawler_lifecycle.temporal.operator.task_queues import Queue, describe_queues
+
+from .task_queues import Queue, describe_queues
 
 
 class Server:

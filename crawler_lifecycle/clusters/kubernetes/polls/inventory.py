@@ -17,7 +17,6 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import NamedObject
-from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import read_identity
 from crawler_lifecycle.clusters.recorded_tasks import recorded_task
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import run_number
@@ -26,6 +25,7 @@ from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
 
 from .listing import Key, key_of, read_objects, run_uid_of, task_id_of
+from .namespace_identity import read_identity
 from .reading import read_task
 
 logger = logging.getLogger(__name__)

@@ -15,15 +15,16 @@ from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.domain.results import JUDGED
-from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions, is_well
-from crawler_lifecycle.features.incidents.domain.workers import WorkerNote, WorkerWatch, is_replaced
-from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.notes import WORKER
 from crawler_lifecycle.store.runs.pools import SETTINGS
 from crawler_lifecycle.store.store import Store
+
+from ..domain.crawlers import crawler_conditions, is_well
+from ..domain.workers import WorkerNote, WorkerWatch, is_replaced
+from ..store.reads import Crawler
 
 #: The number of last runs of a crawler that are read. The maximum applies if many ended at the same
 #: time.

@@ -19,11 +19,11 @@ from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features import FEATURES
-from crawler_lifecycle.features.incidents.domain.workers import WorkerWatch
-from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.parts import Gateway
 
+from ..domain.workers import WorkerWatch
+from ..store.reads import Crawler
 from .conditions import (
     STUCK_FOR,
     found_of_crawlers,

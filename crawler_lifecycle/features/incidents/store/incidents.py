@@ -13,19 +13,19 @@ from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.retention import incident_stays
 from crawler_lifecycle.features import INCIDENT_KINDS
-from crawler_lifecycle.features.incidents.domain.rules import (
-    REPORTED_EVERY,
-    IncidentChange,
-    changes_of,
-    closing,
-    key_of,
-)
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.outbox import append_events, facts
 from crawler_lifecycle.store.base.rows import Row, change_row, made
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.retention.parts import FeatureRetention, Source
 
+from ..domain.rules import (
+    REPORTED_EVERY,
+    IncidentChange,
+    changes_of,
+    closing,
+    key_of,
+)
 from .reads import IncidentReader
 from .tables import incident
 

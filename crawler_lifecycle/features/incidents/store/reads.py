@@ -14,8 +14,6 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.conditions import Key
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import EVENT_INCIDENT_OPENED, EVENT_RUN_ENDED
-from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
-from crawler_lifecycle.features.incidents.domain.rules import key_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.base.rows import made, seen, wanted
@@ -23,6 +21,8 @@ from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.runs.newest import newest_of_all, newest_of_each
 from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history
 
+from ..domain.crawlers import JudgedRun
+from ..domain.rules import key_of
 from .tables import incident
 
 _i = incident.c

@@ -9,8 +9,9 @@ from crawler_lifecycle.domain.code_changes import CodeChange
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.results import is_good, run_seconds
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.ui.parts.formats import number, span
 from crawler_lifecycle.ports.runs import RecentRun, RunRow, ShortRun
+
+from .formats import number, span
 
 #: A run that a chart can show.
 Run = RecentRun | RunRow

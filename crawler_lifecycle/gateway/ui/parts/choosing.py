@@ -13,8 +13,9 @@ from typing import Any
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.status_words import shown_status
 from crawler_lifecycle.gateway.api.paging import Paging
-from crawler_lifecycle.gateway.ui.parts.rendering import next_page, query
 from crawler_lifecycle.subjects import Subject
+
+from .rendering import next_page, query
 
 Asked = Mapping[str, Any]
 """The filters that the address sets."""

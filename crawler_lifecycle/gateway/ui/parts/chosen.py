@@ -26,8 +26,11 @@ from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.ui.parts import lists
-from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
-from crawler_lifecycle.gateway.ui.parts.forms import (
+from crawler_lifecycle.subjects import total_words
+from crawler_lifecycle.web.problems import Problem, refused
+
+from .choosing import Chooser
+from .forms import (
     ActionForm,
     Once,
     carry_out,
@@ -35,11 +38,9 @@ from crawler_lifecycle.gateway.ui.parts.forms import (
     form,
     read,
 )
-from crawler_lifecycle.gateway.ui.parts.lists import SELECTED_MAX, RowPage, filters_of, list_page
-from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back, note_outcomes
-from crawler_lifecycle.gateway.ui.parts.rendering import answer
-from crawler_lifecycle.subjects import total_words
-from crawler_lifecycle.web.problems import Problem, refused
+from .lists import SELECTED_MAX, RowPage, filters_of, list_page
+from .notes import Outcome, go_back, note_outcomes
+from .rendering import answer
 
 logger = logging.getLogger(__name__)
 

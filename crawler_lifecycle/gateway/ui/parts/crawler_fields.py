@@ -11,7 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args, unknown
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.runs.crawlers import named
-from crawler_lifecycle.gateway.ui.parts.forms import Wrong
+
+from .forms import Wrong
 
 #: An argument's field is this prefix and the name of the argument.
 PREFIX = "arg."

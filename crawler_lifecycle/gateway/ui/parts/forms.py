@@ -34,8 +34,6 @@ from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.named import NamedCommands
-from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
-from crawler_lifecycle.gateway.ui.parts.rendering import LOCAL_TIME
 from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import (
     FieldError,
@@ -46,6 +44,9 @@ from crawler_lifecycle.web.problems import (
     refused,
 )
 from crawler_lifecycle.web.turns import in_turn
+
+from .notes import Outcome, go_back
+from .rendering import LOCAL_TIME
 
 #: The maximum number of fields in one form: a selection of 500 runs, and some more.
 FIELDS_MAX = 2000

@@ -16,13 +16,14 @@ from starlette.responses import Response
 
 from crawler_lifecycle.gateway.api.paging import Paging, SearchParameters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX, decode, encode
-from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
-from crawler_lifecycle.gateway.ui.parts.formats import cell_order, cell_text, number
-from crawler_lifecycle.gateway.ui.parts.forms import read
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, columns
-from crawler_lifecycle.gateway.ui.parts.tabs import tab_path
 from crawler_lifecycle.subjects import Column
 from crawler_lifecycle.web.problems import refused
+
+from .choosing import Chooser
+from .formats import cell_order, cell_text, number
+from .forms import read
+from .rendering import answer, columns
+from .tabs import tab_path
 
 T = TypeVar("T", bound=BaseModel)
 

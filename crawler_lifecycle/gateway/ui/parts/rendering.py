@@ -28,7 +28,18 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.status_words import shown_word, state_word
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
-from crawler_lifecycle.gateway.ui.parts.formats import (
+from crawler_lifecycle.observability.metrics import release
+from crawler_lifecycle.subjects import (
+    SUBJECTS,
+    Column,
+    Subject,
+    deletion_words,
+    limit_words,
+    robots_words,
+)
+from crawler_lifecycle.web.problems import Problem
+
+from .formats import (
     aging,
     between,
     cell,
@@ -44,17 +55,7 @@ from crawler_lifecycle.gateway.ui.parts.formats import (
     step,
     visible,
 )
-from crawler_lifecycle.gateway.ui.parts.notes import COOKIE, note_of
-from crawler_lifecycle.observability.metrics import release
-from crawler_lifecycle.subjects import (
-    SUBJECTS,
-    Column,
-    Subject,
-    deletion_words,
-    limit_words,
-    robots_words,
-)
-from crawler_lifecycle.web.problems import Problem
+from .notes import COOKIE, note_of
 
 FOLDER = Path(__file__).parents[1] / "assets"
 PREFIX = "/page/assets/"

@@ -26,12 +26,13 @@ from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, ChosenForm, Show
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.forms import form, read
 from crawler_lifecycle.gateway.ui.parts.lists import RowPage, filters_of, list_page
-from crawler_lifecycle.gateway.ui.runs.columns import RUNS
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.lists import RunQuery
 from crawler_lifecycle.store.runs.search import SORTS
 from crawler_lifecycle.subjects import RUN, Subject, total_words
 from crawler_lifecycle.web.problems import Problem, refused
+
+from .columns import RUNS
 
 #: The maximum number of runs that are counted for a tab.
 COUNTED_MAX = 1000

@@ -15,10 +15,11 @@ from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import Timeline
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
-from crawler_lifecycle.gateway.ui.runs.story import cause
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import RUN
+
+from .story import cause
 
 
 @dataclass(eq=False)

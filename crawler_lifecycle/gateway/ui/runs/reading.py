@@ -38,11 +38,12 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     list_page,
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer
-from crawler_lifecycle.gateway.ui.runs.columns import FILES
-from crawler_lifecycle.gateway.ui.runs.head import RunHead
 from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem, of_error
+
+from .columns import FILES
+from .head import RunHead
 
 #: The maximum number of lines of a log in the first response of the page.
 LINES = 500

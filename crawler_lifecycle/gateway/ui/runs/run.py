@@ -35,8 +35,13 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 )
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
-from crawler_lifecycle.gateway.ui.runs.columns import TASKS, parent_link
-from crawler_lifecycle.gateway.ui.runs.figures import (
+from crawler_lifecycle.ports.polls import CorrectionRow
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.subjects import RUN
+
+from .columns import TASKS, parent_link
+from .figures import (
     EVENTS,
     Earlier,
     Figure,
@@ -44,13 +49,9 @@ from crawler_lifecycle.gateway.ui.runs.figures import (
     differences,
     figures,
 )
-from crawler_lifecycle.gateway.ui.runs.head import RunHead
-from crawler_lifecycle.gateway.ui.runs.story import Picture, picture
-from crawler_lifecycle.gateway.ui.runs.why import FAILED, ErrorLines
-from crawler_lifecycle.ports.polls import CorrectionRow
-from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.subjects import RUN
+from .head import RunHead
+from .story import Picture, picture
+from .why import FAILED, ErrorLines
 
 #: The maximum number of corrections that are read, and of changes of status that are drawn.
 CORRECTIONS_MAX = 200

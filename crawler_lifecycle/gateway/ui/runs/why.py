@@ -11,8 +11,9 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.api.paging import LogChoice
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader
-from crawler_lifecycle.gateway.ui.runs.reading import ShownLog, shown_log
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
+
+from .reading import ShownLog, shown_log
 
 #: Seconds that a page waits for the lines. After that, it shows only a link.
 WAIT_S = 1.0
