@@ -10,10 +10,10 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from crawler_lifecycle.domain.plurals import duration
 from crawler_lifecycle.subjects import (
     At,
     Cell,
@@ -97,14 +97,7 @@ def span(seconds: float) -> str:
     """
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
-    whole = int(seconds)
-    for (size, name), (smaller, small_name) in pairwise(
-        ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    ):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {name}" + (f" {rest} {small_name}" if rest else "")
-    return f"{whole} s"
+    return duration(seconds)
 
 
 def ago(value: object) -> str:

@@ -203,18 +203,21 @@ def check_sites(where: str, sites: Sequence[object]) -> None:
 
     The hosts themselves are checked when the run is recorded.
     """
-    if len(sites) > SITES_MAX:
-        raise refusal(where, len(sites), f"give at most {SITES_MAX} sites")
-    for n, site in enumerate(sites):
-        check_text(f"{where}[{n}]", site, SITE_MAX, needed=True)
+    _check_texts(where, sites, SITES_MAX, SITE_MAX, "sites")
 
 
 def check_tags(where: str, tags: Sequence[object]) -> None:
     """Raise ``InvalidRequest`` for too many tags, or for an invalid tag."""
-    if len(tags) > TAGS_MAX:
-        raise refusal(where, len(tags), f"give at most {TAGS_MAX} tags")
-    for n, tag in enumerate(tags):
-        check_text(f"{where}[{n}]", tag, TAG_MAX, needed=True)
+    _check_texts(where, tags, TAGS_MAX, TAG_MAX, "tags")
+
+
+def _check_texts(
+    where: str, texts: Sequence[object], most: int, most_characters: int, noun: str
+) -> None:
+    if len(texts) > most:
+        raise refusal(where, len(texts), f"give at most {most} {noun}")
+    for n, text in enumerate(texts):
+        check_text(f"{where}[{n}]", text, most_characters, needed=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from crawler_lifecycle.domain.plurals import duration
+
 #: A poll is overdue this many seconds after its due time, because a poll can take a few seconds.
 #: All reports of overdue polls use this limit.
 OVERDUE_S = 30.0
@@ -73,23 +75,9 @@ def overdue_words(polls: OverduePolls, now: datetime) -> str | None:
 def _polls_words(polls: OverduePolls, now: datetime) -> str | None:
     if not polls.count or polls.since is None:
         return None
-    which = f"(run {polls.run_id}) by {_span((now - polls.since).total_seconds())}"
+    which = f"(run {polls.run_id}) by {duration((now - polls.since).total_seconds())}"
     many = (
         "1 poll is overdue" if polls.count == 1 else f"{polls.count} polls are overdue, the oldest"
     )
     after = f" after {polls.verified_at:%Y-%m-%dT%H:%M:%SZ}" if polls.verified_at else ""
     return f"{many} {which}: nothing{after} is verified"
-
-
-def _span(seconds: float) -> str:
-    """Return a duration as text: ``44 s``, ``2 min 44 s``, ``3 h 2 min`` or ``5 d 1 h``."""
-    whole = max(0, int(seconds))
-    for large, name, small, part in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= large:
-            rest = whole % large // small
-            return f"{whole // large} {name}" + (f" {rest} {part}" if rest else "")
-    return f"{whole} s"

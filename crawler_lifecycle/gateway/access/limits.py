@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import KW_ONLY, dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -57,23 +57,19 @@ class RateLimits:
         if self._quota is None or caller is None:
             return
         rate = self._quota.max_writes_per_s if writes else self._quota.max_reads_per_s
-        if wait := self._buckets.take((caller, writes), rate):
-            what = "write requests" if writes else "read requests"
-            detail = (
-                f"More than {rate:g} {what} per second with this token; wait {math.ceil(wait)} s"
-            )
-            raise too_many("rate_limited", detail, wait)
+        what = "write" if writes else "read"
+        self._take((caller, writes), rate, f"{what} requests per second with this token")
 
     def spend_freely(self, sender: str, operation: str | None, rate: float) -> None:
         """Count one request that needs no role.
 
         Raises ``Problem`` 429 if this caller or address has sent too many.
         """
-        if wait := self._buckets.take((sender, operation), rate):
-            detail = (
-                f"More than {rate:g} such requests per second from {sender}; wait "
-                f"{math.ceil(wait)} s"
-            )
+        self._take((sender, operation), rate, f"such requests per second from {sender}")
+
+    def _take(self, key: Hashable, rate: float, what: str) -> None:
+        if wait := self._buckets.take(key, rate):
+            detail = f"More than {rate:g} {what}; wait {math.ceil(wait)} s"
             raise too_many("rate_limited", detail, wait)
 
     @contextlib.contextmanager

@@ -101,10 +101,10 @@ def named_page(
     ``of`` converts a row to its response. This call blocks.
     """
     noun = store.table.name
-    after = decode(noun, filters.page_token) or 0
     with narrowed(filters.project):
-        rows = store.page(after, filters.page_size + 1)
-    page, token = cut(noun, rows, filters.page_size, attrgetter(f"{noun}_id"))
+        page, token = filters.read(
+            noun, lambda after, size: store.page(after or 0, size), attrgetter(f"{noun}_id")
+        )
     return {f"{noun}s": [of(row) for row in page], "next_page_token": token}
 
 

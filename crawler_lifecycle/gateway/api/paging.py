@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.log_search import TEXT_MAX, LineLevel, LogQuery
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.status_words import RUN_WORDS
 from crawler_lifecycle.domain.waiting import Wait
-from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
+from crawler_lifecycle.gateway.cursors import PAGE_MAX, decode, encode
 from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.search import SORTS
@@ -67,6 +67,28 @@ class Paging(Choice):
 
     page_size: int = Field(default=50, ge=1, le=PAGE_MAX)
     page_token: str | None = None
+
+    def read(
+        self,
+        kind: str,
+        find: Callable[[int | None, int], Sequence[Row]],
+        place: Callable[[Row], int],
+    ) -> tuple[list[Row], str | None]:
+        """Return the rows of this page, and the token of the next one.
+
+        ``find`` returns at most the given number of rows after a position, and ``place`` the
+        position of a row. Raises ``Problem`` 422 for the token of another list.
+        """
+        rows = find(decode(kind, self.page_token), self.page_size + 1)
+        return cut(kind, rows, self.page_size, place)
+
+    def read_by_offset(
+        self, kind: str, find: Callable[[int, int], Sequence[Row]]
+    ) -> tuple[list[Row], str | None]:
+        """Return the same as ``read`` for rows whose positions are their numbers in the list."""
+        offset = decode(kind, self.page_token) or 0
+        rows = find(offset, self.page_size + 1)
+        return cut(kind, rows, self.page_size, lambda _: offset + self.page_size)
 
 
 class OfProject(Paging):

@@ -72,9 +72,10 @@ class DefinitionKind(ABC):
         """The word for one of them."""
         return self.plural[:-1]
 
-    @abstractmethod
     def present(self, gateway: Gateway) -> Mapping[str, Present]:
         """Return those that ``apply`` may change, by name."""
+        rows = gateway.rows(f"/v1/{self.plural}")
+        return {row["name"]: Present(row["definition"], row["project"]) for row in rows}
 
     @abstractmethod
     def complete(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -163,10 +164,6 @@ class Schedules(DefinitionKind):
 
     plural = "schedules"
 
-    def present(self, gateway: Gateway) -> Mapping[str, Present]:
-        rows = gateway.rows("/v1/schedules")
-        return {row["name"]: Present(row["definition"], row["project"]) for row in rows}
-
     def complete(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
         spec = _read(PutSchedule, self.plural, document).spec()
         # The installation's definition comes from JSON, where words are plain text.
@@ -178,10 +175,6 @@ class Webhooks(DefinitionKind):
     """Webhooks, whether they are paused or not."""
 
     plural = "webhooks"
-
-    def present(self, gateway: Gateway) -> Mapping[str, Present]:
-        rows = gateway.rows("/v1/webhooks")
-        return {row["name"]: Present(row["definition"], row["project"]) for row in rows}
 
     def complete(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
         # The API hides the secret end of a chat's address, so that end is not compared.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -15,8 +16,7 @@ from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import OfProject, cut, one_of
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.api.paging import OfProject, one_of
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.requests import OptionalBodyOf
 
@@ -58,10 +58,9 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
         if filters.mine and assignee is None:
             raise InvalidRequest("mine: this gateway does not know who is calling; give assignee")
         wanted: dict[str, Any] = filters.model_dump(include={"state", "kind", "subject", "muted"})
-        before = decode("incident", filters.page_token)
+        found = partial(store.list_incidents, assignee=assignee, **wanted)
         with narrowed(filters.project):
-            rows = store.list_incidents(before, filters.page_size + 1, assignee=assignee, **wanted)
-        page, token = cut("incident", rows, filters.page_size, attrgetter("incident_id"))
+            page, token = filters.read("incident", found, attrgetter("incident_id"))
         return conditional(request, IncidentPage(incidents=page, next_page_token=token))
 
     @app.get("/v1/incidents/{incident_id}")

@@ -19,8 +19,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
-from crawler_lifecycle.gateway.api.paging import cut, one_of
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.api.paging import one_of
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import holders_of
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
@@ -159,14 +158,13 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
     commands = IncidentCommands(store.incidents, clock)
 
     def found(filters: ListFilters) -> RowPage:
-        rows = store.incidents.list_incidents(
-            decode("incident", filters.page_token),
-            filters.page_size + 1,
+        listed = partial(
+            store.incidents.list_incidents,
             kind=filters.kind,
             assignee=filters.assignee,
             **_LISTS[filters.show],
         )
-        page, token = cut("incident", rows, filters.page_size, attrgetter("incident_id"))
+        page, token = filters.read("incident", listed, attrgetter("incident_id"))
         shown = [
             {**asdict(row), "attempt": row.attempt, "sentence": incident_line(row).sentence}
             for row in page

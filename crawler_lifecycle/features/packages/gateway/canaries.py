@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Annotated
 
@@ -16,8 +17,7 @@ from crawler_lifecycle.features.canaries.domain.canary import CanaryRow, CanaryS
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import Id, OfProject, cut
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.api.paging import Id, OfProject
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import existing
 from crawler_lifecycle.gateway.runs.requests import SignedBody
@@ -69,11 +69,11 @@ def add_canaries(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/canaries", **documents(CanaryPage))
     def list_canaries(filters: Annotated[CanaryFilters, Query()], request: Request) -> Response:
         """The canaries, newest first: versions that only a share of the runs uses."""
-        before = decode("canary", filters.page_token)
         wanted = {name: getattr(filters, name) for name in ("package", "crawler", "state")}
         with narrowed(filters.project):
-            rows = store.list_canaries(before, filters.page_size + 1, **wanted)
-        page, token = cut("canary", rows, filters.page_size, attrgetter("canary_id"))
+            page, token = filters.read(
+                "canary", partial(store.list_canaries, **wanted), attrgetter("canary_id")
+            )
         return conditional(request, CanaryPage(canaries=page, next_page_token=token))
 
     @app.post("/v1/canaries/{canary_id}/accept")

@@ -16,7 +16,6 @@ from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Choice, Id, Paging
-from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.requests import Person, SignedBody
 from crawler_lifecycle.gateway.runs.routes import no_task
@@ -86,11 +85,8 @@ def add_packages(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/packages", **documents(PackagePage))
     def list_packages(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """The packages with their current versions, by name."""
-        offset = decode("package", filters.page_token) or 0
-        size = filters.page_size
-        rows = packages.list_packages(offset, size + 1)
-        token = encode("package", offset + size) if len(rows) > size else None
-        return conditional(request, PackagePage(packages=rows[:size], next_page_token=token))
+        rows, token = filters.read_by_offset("package", packages.list_packages)
+        return conditional(request, PackagePage(packages=rows, next_page_token=token))
 
     @app.get("/v1/packages/{package}")
     def list_package_versions(package: _Name) -> VersionList:

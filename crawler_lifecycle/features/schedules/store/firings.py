@@ -78,10 +78,15 @@ def new_row(
     now: datetime,
     decision: Decision,
     reason: str | None,
-    *,
-    after_id: int | None = None,
+    last: Row | None = None,
 ) -> dict[str, Any]:
-    """Return the values of a new firing with this decision, made at ``now``."""
+    """Return the values of a new firing with this decision, made at ``now``.
+
+    ``last`` is the last firing that starts a target, for which a queued one waits. The decision is
+    later than that one's, even if the clocks of workers differ.
+    """
+    if last is not None:
+        now = max(now, last["decided_at"] + timedelta(microseconds=1))
     return {
         "schedule_id": row["schedule_id"],
         "revision": row["revision"],
@@ -91,7 +96,7 @@ def new_row(
         "reason": reason,
         "lateness_ms": max(0, int((now - due_at) / timedelta(milliseconds=1))),
         "decided_at": now,
-        "after_id": after_id,
+        "after_id": last["due_id"] if last is not None and decision is Decision.QUEUED else None,
     }
 
 
@@ -272,14 +277,6 @@ def previous(conn: Connection, schedule_id: int) -> Row | None:
         found += conn.execute(mine.order_by(_d.decided_at.desc()).limit(1)).mappings().all()
     last: Row | None = max(found, key=lambda firing: firing["decided_at"], default=None)
     return last
-
-
-def decided_after(previous: Row | None, now: datetime) -> datetime:
-    """Return the time of a new decision.
-
-    This time is later than the previous decision, even if the clocks of workers differ.
-    """
-    return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
 
 def target_status(conn: Connection, firing: Row) -> str | None:

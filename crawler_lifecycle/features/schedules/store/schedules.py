@@ -177,12 +177,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             decision, reason = decide(
                 Circumstances(late, allowed, spec.overlap, live, paused, again)
             )
-            after = (
-                previous["due_id"] if previous is not None and decision is Decision.QUEUED else None
-            )
-            values = firings.new_row(
-                row, due_at, firings.decided_after(previous, now), decision, reason, after_id=after
-            )
+            values = firings.new_row(row, due_at, now, decision, reason, previous)
             firing = firings.written(conn, row, values, before)
             # The event of a missed firing was appended when the firing was recorded as missed.
             if before is None or decision is not Decision.MISSED:
@@ -266,14 +261,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
                 overlap = Circumstances(0, 0, spec.overlap, live, asked=True)
                 decision = decide(overlap)[0]
                 decision = Decision.QUEUED if decision is Decision.SKIPPED_OVERLAP else decision
-                after = (
-                    previous["due_id"]
-                    if previous is not None and decision is Decision.QUEUED
-                    else None
-                )
-                values = firings.new_row(
-                    row, at, firings.decided_after(previous, now), decision, reason, after_id=after
-                )
+                values = firings.new_row(row, at, now, decision, reason, previous)
                 values |= {"asked_by": asked_by} | (
                     {} if request_key is None else {"request_key": request_key}
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
@@ -11,7 +12,6 @@ from fastapi.responses import PlainTextResponse
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import BodyOf, OptionalBodyOf
@@ -47,11 +47,9 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         """The sites that runs have visited or that have limits, by name. A token of one project
         gets the sites of its newest 1,000 runs.
         """
-        offset = decode("site", filters.page_token) or 0
-        size = filters.page_size
-        rows = store.list_sites(offset, size + 1, search=filters.search, show=filters.show)
-        token = encode("site", offset + size) if len(rows) > size else None
-        return conditional(request, SitePage(sites=rows[:size], next_page_token=token))
+        found = partial(store.list_sites, search=filters.search, show=filters.show)
+        rows, token = filters.read_by_offset("site", found)
+        return conditional(request, SitePage(sites=rows, next_page_token=token))
 
     @app.get("/v1/sites/{site}")
     def get_site(site: SiteName, asked: Annotated[Hours, Query()]) -> Site:

@@ -15,8 +15,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
-from crawler_lifecycle.gateway.api.paging import Paging, cut
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.api.paging import Paging
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.ui.parts import forms as fields
 from crawler_lifecycle.gateway.ui.parts.choosing import CAPACITY_TABS, Chooser
@@ -152,12 +151,10 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         filters = filters_of(request, ListFilters)
 
         def found(asked: ListFilters) -> RowPage:
-            offset = decode("site", asked.page_token) or 0
-            rows = store.list_sites(
-                offset, asked.page_size + 1, search=filters.search, show=asked.show
+            rows, token = asked.read_by_offset(
+                "site", partial(store.list_sites, search=filters.search, show=asked.show)
             )
-            page, token = cut("site", rows, asked.page_size, lambda _: offset + asked.page_size)
-            return RowPage([asdict(row) for row in page], token)
+            return RowPage(list(map(asdict, rows)), token)
 
         return list_page(request, CHOOSER, filters, windowed(CHOOSER, found), now=clock())
 
@@ -194,10 +191,9 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
         name = values["site"].site
 
         def found(asked: Paging) -> RowPage:
-            before = decode("block", asked.page_token)
-            rows = store.blocks(name, before, asked.page_size + 1)
-            page, token = cut("block", rows, asked.page_size, attrgetter("block_id"))
-            return RowPage([asdict(row) for row in page], token)
+            blocks = partial(store.blocks, name)
+            rows, token = asked.read("block", blocks, attrgetter("block_id"))
+            return RowPage(list(map(asdict, rows)), token)
 
         chooser = replace(BLOCKS, path=SITE.path(name, "/blocks"))
         return list_page(request, chooser, filters, found, template="site_blocks.html", **values)

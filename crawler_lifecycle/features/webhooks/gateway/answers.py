@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
 from pydantic import BaseModel
 
 from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.gateway.api.paging import Paging, cut
+from crawler_lifecycle.gateway.api.paging import Paging
 from crawler_lifecycle.gateway.api.rows import OfRow
-from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 
 from ..domain.definition import NAME_MAX, shown, webhook_workflow_id
@@ -128,12 +128,8 @@ class WebhookViews:
         """Return a page of deliveries to a webhook, with the latest event first. This call
         blocks.
         """
-        before = decode("delivery", filters.page_token)
-        size = filters.page_size
-        rows = self.webhooks.list_webhook_deliveries(
-            row.webhook_id, before, size + 1, filters.status
-        )
-        page, token = cut("delivery", rows, size, lambda one: one.seq)
+        sent = partial(self.webhooks.list_webhook_deliveries, row.webhook_id, status=filters.status)
+        page, token = filters.read("delivery", sent, lambda delivery: delivery.seq)
         return DeliveryPage(
             deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token
         )
