@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.calls.append(call)
         if "sites" in call:
             lease: dict[str, Any] = {"free": True, "exclusive": False, "probe": False}
-            lease["closed_s"] = 0.0
+            lease |= {"site": "127.0.0.1", "closed_s": 0.0}
             lease |= {"ask_s": 60.0, "lanes": []}
             answer: Any = {"sites": dict.fromkeys(call["sites"], lease)}
         else:

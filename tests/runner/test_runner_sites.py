@@ -81,6 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         desk.asked.append(asked)
         desk.paths.add(self.path)
         answer = {
+            "site": "shop.example",
             "free": desk.free,
             "exclusive": True,
             "probe": False,
@@ -222,7 +223,8 @@ def test_a_refused_host_delays_no_other_one(monkeypatch: pytest.MonkeyPatch) -> 
             heard[host].append(now)
         lane = {"lane": 0, "first_s": 0.0, "every_s": 0.0, "until_s": 6.0, "leaves": False}
         answer = {"free": False, "exclusive": True, "probe": False, "closed_s": 0.0, "ask_s": 3.5}
-        return 200, {host: {**answer, "lanes": [lane]} for host in asked}
+        answer |= {"lanes": [lane]}
+        return 200, {host: {**answer, "site": host} for host in asked}
 
     leases._call = call
     valid = {f"shop-{number}.example" for number in range(40)}
@@ -240,6 +242,40 @@ def test_a_refused_host_delays_no_other_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert heard.keys() == valid
     for times in heard.values():
         assert max(later - sooner for sooner, later in pairwise([1000.0, *times, now])) < 5
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_refused_request_pauses_all_hosts_of_its_site(free: bool) -> None:
+    """The process has lanes for each of them. Another site is not affected."""
+    sites = {"a.shop.example": "*.shop.example", "b.shop.example": "*.shop.example", "x.y": "x.y"}
+    leases = SiteLeases("http://127.0.0.1:9/leases", "t")
+    leases.close()  # the test asks
+    lane = {"lane": 0, "first_s": 0.0, "every_s": 0.0, "until_s": 30.0, "leaves": False}
+    answer = {"free": free, "exclusive": False, "probe": False, "closed_s": 0.0, "ask_s": 20.0}
+    answer |= {"lanes": [] if free else [lane]}
+    leases._call = lambda connection, asked: (
+        200,
+        {host: {**answer, "site": sites[host]} for host in asked},
+    )
+    begun: list[str] = []
+
+    def begin_all() -> None:
+        for host in sites:
+            leases.begin(host, lambda lane, latest, host=host: begun.append(host))
+        leases.begin_due()
+
+    begin_all()
+    leases._ask(leases._due(time.monotonic() + 1.0))
+    leases.begin_due()
+    assert sorted(begun) == [*sites]
+    leases.end("a.shop.example", None if free else 0, 429, 20.0)
+    if not free:
+        begin_all()
+        assert begun[3:] == ["x.y"]
+    asked = leases._due(time.monotonic())
+    assert asked.pop("a.shop.example")["block"] == {"status": 429, "retry_after_s": 20.0}
+    assert asked.pop("b.shop.example")["kept"] == []
+    assert not any("block" in question for question in asked.values())
 
 
 @pytest.mark.parametrize("status", [404, 422])

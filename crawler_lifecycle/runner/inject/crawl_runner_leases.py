@@ -19,7 +19,7 @@ import secrets
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -184,13 +184,13 @@ class LeasedHost:
     """The lanes of this process at one host, and the requests that wait for them."""
 
     def __init__(self) -> None:
+        self.site: str | None = None
+        """Its site, as the gateway names it; ``None`` until the gateway has answered."""
         self.lanes: dict[int, Lane] = {}
         self.waiting: deque[Begin] = deque()
         self.free = False
         self.exclusive = True
         self.probe = False
-        self.known = False
-        """True if the gateway has answered about this host."""
         self.call_max = HOSTS_MAX
         """The most hosts in its next call: after a refused call, half of those in that call."""
         self.block: dict[str, Any] | None = None
@@ -262,7 +262,7 @@ class LeasedHost:
         now = answer.get("now", (sent + received) / 2)
         clock.hear(now, sent, received)
         at = clock.monotonic(now)
-        self.known = True
+        self.site = answer["site"]
         self.call_max = HOSTS_MAX
         self.free = answer["free"]
         self.exclusive = answer["exclusive"]
@@ -405,10 +405,7 @@ class SiteLeases:
                 site.count_of(name[:PROXY_LENGTH_MAX])[word] += 1
             if status in self._bans or (status == 503 and retry_after is not None):
                 site.block = _block(status, retry_after)
-                for other in site.lanes.values():
-                    other.leaves = True
-                self._ask_at(site, max(now, site.not_before) if site.free else now)
-                site.not_before = now + RETRY_S
+                self._pause({site.site}, now)
             elif status is not None:
                 site.passed = True
             if held is not None and held.leaves:
@@ -503,6 +500,17 @@ class SiteLeases:
                 if refused and len(hosts) > 1:
                     half = len(hosts) // 2
                     calls.extend([hosts[:half], hosts[half:]])
+
+    def _pause(self, names: Collection[str | None], now: float) -> None:
+        """Begin no further request in the lanes of all hosts of these sites, and ask the gateway
+        about them.
+        """
+        for site in self._sites.values():
+            if site.site in names:
+                for lane in site.lanes.values():
+                    lane.leaves = True
+                self._ask_at(site, max(now, site.not_before) if site.free else now)
+                site.not_before = now + RETRY_S
 
     def _ask_at(self, site: LeasedHost, at: float) -> None:
         site.ask_at = min(site.ask_at, at)
@@ -607,7 +615,7 @@ class SiteLeases:
             if not self._lost:
                 self._lost = True
                 logger.warning("The gateway refused a report about %s; it is lost", host)
-        elif not site.known:
+        elif site.site is None:
             site.free = True
             site.ask_at = now + FREE_S
         else:
