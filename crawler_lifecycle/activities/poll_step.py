@@ -221,6 +221,12 @@ def _compare(
     return findings
 
 
+def again_s(poll: Poll) -> float | None:
+    """Return the seconds after which another poll is needed at the latest, or ``None``."""
+    code_s = polling_schedule.CODE_SECONDS if any(o.code_wait for o in poll.observations) else None
+    return min((s for s in (poll.again_s, code_s) if s is not None), default=None)
+
+
 def started(poll: Poll, resumed: bool) -> tuple[bool, datetime | None]:
     """Return whether the run has started, and when.
 
@@ -248,7 +254,7 @@ class PollOutcome:
     """The number of changes. The workflow has to be notified of them."""
     seconds: float
     again_s: float | None = None
-    """Seconds after which the cluster requests another poll."""
+    """Seconds after which another poll is needed."""
     spares_poll: bool = True
     """True if the workflow only has to count the tasks. An earlier build, which may still be
     running for a while after an upgrade, polls again.
@@ -293,7 +299,7 @@ class Recorder:
         if report.details:
             self._write_details(step)
         spares_poll = bool(report.changed) and not self.polls.rollback_possible()
-        return PollOutcome(report.changed, poll.seconds, poll.again_s, spares_poll)
+        return PollOutcome(report.changed, poll.seconds, again_s(poll), spares_poll)
 
     def _write_details(self, step: PollStep) -> None:
         try:

@@ -24,7 +24,7 @@ from crawler_lifecycle.ports.cluster import RunPolls
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence
 
-from .poll_step import PollStep, again_if_overtaken, started
+from .poll_step import PollStep, again_if_overtaken, again_s, started
 from .retries import Policies
 from .shared import (
     Counts,
@@ -179,7 +179,8 @@ class ReconciliationActivities:
         except ClusterUnavailable as error:
             self._note_error(order.fence, str(error))
             raise
-        wanted = order.next_gap_s if poll.again_s is None else min(order.next_gap_s, poll.again_s)
+        soon_s = again_s(poll)
+        wanted = order.next_gap_s if soon_s is None else min(order.next_gap_s, soon_s)
         planned = gap = max(wanted, 2 * poll.seconds, polling_schedule.MIN_GAP_SECONDS)
         if order.source != "stop":
             gap = polling_schedule.stretched(planned, stretch_of(state.waiting_for), order.late_s)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 POLLING_MINUTES: tuple[float, ...] = (1, 2, 3, 5, 8, 15)
 #: Seconds between polls while the end of a stopped run is not proved; the last value repeats.
 STOP_POLLING_SECONDS: tuple[float, ...] = (1, 2, 3, 5, 8, 15, 30, 60)
+#: The maximum time between two polls while a task is waiting for its code.
+CODE_SECONDS = 15.0
 #: The minimum time between two polls of a run.
 MIN_GAP_SECONDS = 1.0
 #: The largest factor by which an interval is stretched, and the longest stretched interval in

@@ -188,6 +188,8 @@ class Observation:
     end: End | None = None
     code: Code | None = None
     """The code that the task executes, as far as this poll can know it."""
+    code_wait: str | None = None
+    """The reason for which an executing task still waits for its code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from .task import ACTIVE
 #: prefix.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
+#: Prefix of ``waiting_for`` while a task is waiting for its code. The task and the reason follow.
+CODE_WAIT = "code: "
 #: Prefix of ``waiting_for`` while the run is waiting in its pool's line.
 SLOT_WAIT = "a slot in pool "
 #: Prefix of ``waiting_for`` while the run is waiting for a slot of a site.
@@ -69,6 +71,7 @@ class Wait(StrEnum):
     RETRY = "retry"
     WORKER = "worker"
     START = "start"
+    CODE = "code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +351,9 @@ def _start(s: Standing) -> str | None:
         )
     if s.waiting_for.startswith(CLUSTER_WAIT):
         return f"the cluster has not answered{since}: {s.waiting_for.removeprefix(CLUSTER_WAIT)}"
+    if s.waiting_for.startswith(CODE_WAIT):
+        task, _, why = s.waiting_for.removeprefix(CODE_WAIT).partition(": ")
+        return f"the code of {task} has been missing{since}: {why}"
     queued = (s.tasks or {}).get("QUEUED", 0)
     if s.waiting_for.startswith(RETRY_AT):
         return _retry(s, queued)

@@ -27,6 +27,9 @@ from .upload import NoRedirect, passing, problem_words, rest
 #: Seconds after which a task fails whose code cannot be fetched.
 PATIENCE_S = 600.0
 _SILENCE_S = 20.0
+#: The reason while a download that is under way takes longer than this.
+DOWNLOADING = "it is being downloaded"
+_SLOW_S = 2.0
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _BLOCK = 2**18
 _POLL_S = 0.1
@@ -45,21 +48,21 @@ class NoRoom(CodeUnavailable):
     exit_code = DISK_FULL
 
 
-def fetch_code(environ: Mapping[str, str], say: Callable[[str], None]) -> str | None:
+def fetch_code(environ: Mapping[str, str], wait: Callable[[str], None]) -> str | None:
     """Fetch and unpack the code of this task, and return its folder; ``None`` if a stop was
     requested meanwhile.
 
-    ``say`` gets the first reason for a retry. Raises ``BadConfiguration`` for code that is not what
-    its digest says, and ``CodeUnavailable``.
+    ``wait`` gets the reason for which the task waits for its code, repeatedly. Raises
+    ``BadConfiguration`` for code that is not what its digest says, and ``CodeUnavailable``.
     """
     try:
-        return _fetch(environ, say)
+        return _fetch(environ, wait)
     except OSError as error:
         kind = NoRoom if error.errno == errno.ENOSPC else CodeUnavailable
         raise kind(f"The code cannot be unpacked: {error}") from None
 
 
-def _fetch(environ: Mapping[str, str], say: Callable[[str], None]) -> str | None:
+def _fetch(environ: Mapping[str, str], wait: Callable[[str], None]) -> str | None:
     digest = environ["CRAWL_CODE_DIGEST"]
     target = environ.get("CRAWL_CODE_DIR") or tempfile.mkdtemp(prefix="crawl-code-")
     _empty(target)
@@ -71,7 +74,7 @@ def _fetch(environ: Mapping[str, str], say: Callable[[str], None]) -> str | None
     if not url.startswith(("http://", "https://")):
         raise BadConfiguration("CRAWL_CODE_URL: missing; the task cannot fetch its code")
     with tempfile.TemporaryFile(dir=target) as file:
-        if not _download(url, environ.get("CRAWL_CODE_TOKEN", ""), file, say):
+        if not _download(url, environ.get("CRAWL_CODE_TOKEN", ""), file, wait):
             return None
         try:
             found = Package(file).unpack(target)
@@ -98,7 +101,7 @@ def _empty(folder: str) -> None:
             os.unlink(entry.path)
 
 
-def _download(url: str, token: str, file: IO[bytes], say: Callable[[str], None]) -> bool:
+def _download(url: str, token: str, file: IO[bytes], wait: Callable[[str], None]) -> bool:
     """Write the zip to ``file``. Return ``False`` if a stop was requested meanwhile.
 
     Raises ``CodeUnavailable``, and ``OSError`` if the file cannot be written.
@@ -107,8 +110,11 @@ def _download(url: str, token: str, file: IO[bytes], say: Callable[[str], None])
     tries = 0
     while True:
         done = _Try(url, token, file)
+        slow = time.monotonic() + _SLOW_S
         while done.is_alive() and not stop_requested():
             done.join(_POLL_S)
+            if done.size and time.monotonic() > slow:
+                wait(DOWNLOADING)
         if stop_requested():
             return False
         if done.broken is not None:
@@ -118,8 +124,7 @@ def _download(url: str, token: str, file: IO[bytes], say: Callable[[str], None])
         pause = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
         if not done.passing or time.monotonic() + pause > until:
             raise CodeUnavailable(f"The code cannot be fetched: {done.why}")
-        if tries == 0:
-            say(f"The code cannot be fetched yet, and is tried again: {done.why}")
+        wait(done.why)
         tries += 1
         again = time.monotonic() + pause
         while time.monotonic() < again and not stop_requested():
@@ -139,6 +144,8 @@ class _Try(threading.Thread):
         """True if another try may succeed."""
         self.broken: OSError | None = None
         """The error of the disk."""
+        self.size = 0
+        """The number of bytes that have arrived."""
         self.start()
 
     def run(self) -> None:
@@ -154,7 +161,6 @@ class _Try(threading.Thread):
             self.why = f"{type(error).__name__}: {error}"
 
     def _copy(self, response: http.client.HTTPResponse) -> None:
-        size = 0
         try:
             self._file.seek(0)
             self._file.truncate()
@@ -162,8 +168,8 @@ class _Try(threading.Thread):
             self.broken = error
             return
         while block := response.read(_BLOCK):
-            size += len(block)
-            if size > ZIP_MAX:
+            self.size += len(block)
+            if self.size > ZIP_MAX:
                 raise ValueError(f"it has more than {ZIP_MAX} bytes")
             try:
                 self._file.write(block)
@@ -171,5 +177,5 @@ class _Try(threading.Thread):
                 self.broken = error
                 return
         length = response.headers.get("Content-Length")
-        if length is not None and int(length) != size:
-            raise http.client.IncompleteRead(b"", int(length) - size)
+        if length is not None and int(length) != self.size:
+            raise http.client.IncompleteRead(b"", int(length) - self.size)

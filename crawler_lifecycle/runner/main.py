@@ -50,6 +50,8 @@ UPLOAD_SECONDS = 900.0
 FEEDS_SECONDS = 60.0
 #: The maximum number of characters about unreadable items, as in ``domain/coverage.py``.
 NOTE_MAX = 500
+#: The maximum number of characters about code that is awaited, as in ``domain/bounds.py``.
+CODE_WAIT_MAX = 200
 #: The maximum number of seconds of the grace period that we reserve for ending the runner itself.
 MARGIN_SECONDS = 2.0
 _POLL_SECONDS = 0.1
@@ -640,7 +642,7 @@ def _run(argv: list[str]) -> int:
         terms = contract.Contract.read(os.environ)
         if terms.upload_token or os.environ.get("CRAWL_CODE_TOKEN"):
             hide_environment()
-        if os.environ.get("CRAWL_CODE_DIGEST") and not _enter_code():
+        if os.environ.get("CRAWL_CODE_DIGEST") and not _enter_code(terms.stats_file):
             return Runner(terms, scrapy=scrapy).run([])  # it was stopped, so nothing is executed
         try:
             if chosen.project is not None:
@@ -669,12 +671,35 @@ def _run(argv: list[str]) -> int:
         return _refuse(str(error), error.exit_code)
 
 
-def _enter_code() -> bool:
+class CodeWait:
+    """The reason for which the task waits for its code, in the stats and on standard output."""
+
+    def __init__(self, stats_file: str | None) -> None:
+        self._stats_file = stats_file
+        self._why = ""
+
+    def report(self, why: str) -> None:
+        """Report the reason if it is new; an empty string ends the wait."""
+        if why == self._why:
+            return
+        self._why = why
+        if why:
+            say(f"The task is waiting for its code: {why}")
+        state = {"code_wait": why[:CODE_WAIT_MAX]} if why else {}
+        _print({"crawl_progress": state})
+        with contextlib.suppress(OSError):  # the log has the reason
+            if self._stats_file:
+                contract.write(self._stats_file, json.dumps(state))
+
+
+def _enter_code(stats_file: str | None) -> bool:
     """Fetch the code and make its folder the working folder. Return ``False`` after a stop.
 
     Raises ``BadConfiguration`` and ``CodeUnavailable``.
     """
-    folder = fetch_code(os.environ, say)
+    wait = CodeWait(stats_file)
+    folder = fetch_code(os.environ, wait.report)
+    wait.report("")
     if folder is not None:
         os.chdir(folder)
     return folder is not None

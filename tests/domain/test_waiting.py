@@ -58,6 +58,15 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         replace(NEW, waiting_for="cluster: timed out", waiting_since=before(61)),
         "the cluster has not answered for 1 min: timed out",
     ),
+    "the code of a task": (
+        replace(
+            LIVE,
+            tasks={"RUNNING": 4, "QUEUED": 2},
+            waiting_for="code: task 3: the gateway answers 503: the bucket is away",
+            waiting_since=before(250),
+        ),
+        "the code of task 3 has been missing for 4 min: the gateway answers 503: the bucket is away",
+    ),
     "slots": (
         replace(NEW, waiting_for="waiting: 4 of 4 slots in use", waiting_since=before(20)),
         "waiting for 20 s: 4 of 4 slots in use",

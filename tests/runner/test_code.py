@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from crawler_lifecycle.features.packages.adapters.packing import pack
 from crawler_lifecycle.runner import code, code_cache
 from crawler_lifecycle.runner.code import CodeUnavailable, NoRoom, fetch_code
 from crawler_lifecycle.runner.contract import BadConfiguration
+from crawler_lifecycle.runner.main import CODE_WAIT_MAX, CodeWait
 from crawler_lifecycle.runner.package import Package
 
 
@@ -30,6 +32,8 @@ class Gateway(BaseHTTPRequestHandler):
 
     zipped = b""
     statuses: list[int]
+    pause_s = 0.0
+    """The pause before the last byte."""
 
     def do_GET(self) -> None:
         status = self.statuses.pop(0) if self.statuses else 200
@@ -40,7 +44,9 @@ class Gateway(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[:-1])
+        time.sleep(self.pause_s)
+        self.wfile.write(body[-1:])
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -78,10 +84,36 @@ def test_code_is_fetched_after_an_outage(gateway: Any, variables: dict[str, str]
     folder = fetch_code(variables, said.append)
     assert folder is not None
     assert os.listdir(folder) == ["crawl.py"]
-    assert said == [
-        "The code cannot be fetched yet, and is tried again: the gateway answers 503: "
-        "the bucket is away"
-    ]
+    assert said == ["the gateway answers 503: the bucket is away"] * 2
+
+
+def test_a_slow_download_is_a_reason_to_wait(
+    gateway: Any, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "_SLOW_S", 0.1)
+    monkeypatch.setattr(code, "_BLOCK", 1)
+    gateway.pause_s = 0.5
+    waits: list[str] = []
+    assert fetch_code(variables, waits.append)
+    assert set(waits) == {code.DOWNLOADING}
+
+
+def test_each_new_reason_is_reported_once_and_the_end_of_the_wait_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stats = tmp_path / "stats.json"
+    wait = CodeWait(str(stats))
+    wait.report("")
+    assert not stats.exists(), "code that came at once is no wait"
+    for why in ("503", "503", "x" * 300):
+        wait.report(why)
+    assert json.loads(stats.read_text()) == {"code_wait": "x" * CODE_WAIT_MAX}
+    wait.report("")
+    assert json.loads(stats.read_text()) == {}
+    lines = [json.loads(line)["crawl_progress"] for line in capfd.readouterr().out.splitlines()]
+    assert lines == [{"code_wait": "503"}, {"code_wait": "x" * CODE_WAIT_MAX}, {}]
+    CodeWait(str(tmp_path / "missing" / "stats.json")).report("503")
+    assert "503" in capfd.readouterr().err
 
 
 def test_a_refusal_and_an_endless_outage_are_reported(

@@ -188,6 +188,7 @@ class Reading:
             progress_at=progress,
             quiet=self._quiet(),
             blocked=self._folder.blocked(),
+            code_wait=self._folder.read(files.STATS).text("code_wait"),
         )
 
     def _quiet(self) -> timedelta | None:

@@ -44,6 +44,7 @@ _WAITS_FOR = {
     Wait.RETRY: "their next try",
     Wait.WORKER: "a worker",
     Wait.START: "the start of their first task",
+    Wait.CODE: "the code of a task",
 }
 
 

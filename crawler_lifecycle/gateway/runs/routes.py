@@ -377,9 +377,10 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         crawler, status, outcome, verified_at, pages, items, errors, started_at, took or trigger,
         with a leading ``-`` for the largest first; it covers only the newest 2,000 runs that match.
 
-        ``waits`` selects live runs by what they are waiting for: a slot in their ``pool``, an
-        answer of the ``cluster``, the ``scheduler`` service, the time of their next try
-        (``retry``), a ``worker``, or the ``start`` of their first task.
+        ``waits`` selects live runs by what they are waiting for: a slot in their ``pool`` or
+        of a ``site``, an answer of the ``cluster``, the ``scheduler`` service, the time of their
+        next try (``retry``), a ``worker``, the ``start`` of their first task, or the ``code`` of a
+        task.
 
         ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a
         person. Such a run failed, but not because a person ended it, or its results fell short of

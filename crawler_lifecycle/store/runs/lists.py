@@ -41,7 +41,7 @@ from sqlalchemy import (
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus
-from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
+from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, CODE_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.base.search import in_statuses, newest
@@ -163,6 +163,7 @@ def wait_column() -> ColumnElement[str]:
         (in_line, Wait.POOL.value),
         (r.look_error.is_not(None), Wait.CLUSTER.value),
         (r.waiting_for.startswith(RETRY_AT, autoescape=True), Wait.RETRY.value),
+        (r.waiting_for.startswith(CODE_WAIT, autoescape=True), Wait.CODE.value),
         (
             r.status != RunStatus.INITIALIZING,
             null(),

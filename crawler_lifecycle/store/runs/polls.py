@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, or_, select
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import verification_due
 from crawler_lifecycle.domain.blocked import BlockReport, TaskReport
@@ -19,7 +20,7 @@ from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.stall import Reading, quiet_time
 from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus
-from crawler_lifecycle.domain.waiting import POLLS, stretch_words
+from crawler_lifecycle.domain.waiting import CODE_WAIT, POLLS, stretch_words
 from crawler_lifecycle.domain.wake_ups import Tasks
 from crawler_lifecycle.ports.polls import (
     Details,
@@ -170,7 +171,7 @@ class PollStore(RunPart):
                     "look_ordered_at": ordered_at,
                     "look_gap_ms": gap_ms,
                 }
-                unit.update_run(waiting_for=_waiting_for(unit, stretch))
+                _note_wait(unit, poll, stretch)
                 _write(unit, poll, findings, plan)
             return _report(unit)
 
@@ -203,6 +204,8 @@ class PollStore(RunPart):
             if started is not None and unit.status is RunStatus.INITIALIZING:
                 begin_run(unit, started)
                 found += 1
+            if state.complete:
+                _note_wait(unit, poll)
             return replace(
                 _report(unit), changed=found, details=awaiting_details(unit.conn, unit.run_id)
             )
@@ -433,15 +436,26 @@ def _apply(unit: Unit, source: str) -> None:
     apply_staged(unit, source, replace=("reason",), fill=filled)
 
 
-def _waiting_for(unit: Unit, stretch: float | None) -> str | None:
-    """Return the reason why the run waits after a poll. If the run has started and there is no
-    other reason, the run waits for stretched polls.
+def _note_wait(unit: Unit, poll: Poll, stretch: float | None = None) -> None:
+    """Record the reason why a started run waits after a poll: the code of a task, or stretched
+    polls.
+
+    A reason why tasks are QUEUED stays.
     """
-    known: str | None = unit.run["waiting_for"]
-    other = known is not None and not known.startswith(POLLS)
-    if stretch is None or other or unit.status is not RunStatus.PROCESSING:
-        return known
-    return stretch_words(stretch)
+    if unit.status is not RunStatus.PROCESSING:
+        return
+    known: str = unit.run["waiting_for"] or ""
+    ours = not known or known.startswith((POLLS, CODE_WAIT))
+    waits = next((seen for seen in poll.observations if seen.code_wait), None)
+    if waits is not None and (ours or not unit.counts().queued):
+        unit.update_run(waiting_for=f"{CODE_WAIT}task {waits.index}: {_code_wait(waits)}")
+    elif known.startswith(CODE_WAIT) or (ours and stretch is not None):
+        unit.update_run(waiting_for=stretch_words(stretch or 1.0))
+
+
+def _code_wait(seen: Observation) -> str | None:
+    """Return the reason for which a task waits for its code, without secrets, or ``None``."""
+    return seen.code_wait and redaction.printable(redaction.current().text(seen.code_wait))
 
 
 def _revision(run: Row) -> Revision:
@@ -532,7 +546,7 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
         "node": seen.node or task["node"],
         # The reason for an end is written with the end. Until then, this column explains why the
         # task waits.
-        "reason": task["reason"] if seen.phase is Phase.ENDED else seen.reason,
+        "reason": task["reason"] if seen.phase is Phase.ENDED else _reason(seen),
         "started_at": task["started_at"] or seen.started_at,
         "ever_seen": True,
         "absent_since": None,
@@ -551,6 +565,12 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
         if all(task[name] == value for name, value in new.items())
         else {"task_id": task["task_id"], **new}
     )
+
+
+def _reason(seen: Observation) -> str | None:
+    why = _code_wait(seen)
+    parts = [seen.reason, why and f"it is waiting for its code: {why}"]
+    return "; ".join(part for part in parts if part) or None
 
 
 def _last_poll(run: Row, now: datetime) -> datetime | None:
@@ -607,7 +627,7 @@ def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
         vouched_at=None if change.correction == CorrectionKind.NEVER_EXISTED else vouched_at,
         evidence=evidence(seen),
         values={
-            "reason": end.reason if end else seen.reason,
+            "reason": end.reason if end else _reason(seen),
             "started_at": started,
             "deployed_at": started if change.before is TaskStatus.QUEUED else None,
             "cluster_name": ours.name if ours else None,

@@ -114,8 +114,8 @@ def tag_key(tag: str) -> str:
 
 
 def dump_finding(finding: TaskFinding) -> Any:
-    # The refused requests are already recorded, and earlier builds do not know them.
-    left_out = {"observation": {"blocked"}}
+    # These are already recorded, and earlier builds do not know them.
+    left_out = {"observation": {"blocked", "code_wait"}}
     return _FINDING.dump_python(finding, mode="json", exclude_defaults=True, exclude=left_out)
 
 

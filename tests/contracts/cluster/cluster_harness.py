@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -15,15 +18,18 @@ from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.domain.code import Code
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.features.packages.adapters.packing import pack
 from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, TaskFiles
 from crawler_lifecycle.ports.protocols import KnowsRuns
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.runner.package import Package
 from crawler_lifecycle.settings import ClusterSettings
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.run_refs import run_ref
@@ -92,6 +98,14 @@ class Harness:
 
     def change_project(self) -> None:
         """Change the code that later tasks execute, if it is a folder."""
+
+    def deploy_without_code(self) -> None:
+        """Deploy a task of a package. The task executes, and its code cannot be fetched."""
+        raise NotImplementedError
+
+    def give_code(self) -> None:
+        """Let the code of this task arrive."""
+        raise NotImplementedError
 
     def now(self) -> datetime:
         raise NotImplementedError
@@ -182,6 +196,14 @@ class Harness:
             self.settle()
         return seen
 
+    def until_code(self, *, waits: bool) -> Observation:
+        """Poll until the executing task waits for its code, or has it."""
+        deadline = time.monotonic() + WAIT_S
+        while (self.until(Phase.EXECUTING).code_wait is not None) is not waits:
+            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s"
+            self.settle()
+        return self.poll()
+
     def until_counted(self, index: int = 0) -> None:
         """Poll until the task has counted something, where this is visible."""
         if not self.logs:
@@ -193,6 +215,39 @@ class Harness:
             self.settle()
 
 
+class CodeGateway:
+    """The part of a gateway that serves the code of one folder, away until it begins."""
+
+    def __init__(self, folder: Path) -> None:
+        file = io.BytesIO()
+        pack(folder, file)
+        self.code = Code(Package(file).digest(), "v1")
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(file.getvalue())
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+        self._server.server_bind()  # it refuses connections until it listens
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        url = f"http://127.0.0.1:{self._server.server_address[1]}/code"
+        self.environment = {"CRAWL_CODE_URL": url, "CRAWL_CODE_TOKEN": "token"}
+
+    def begin(self) -> None:
+        self._server.server_activate()
+        self._thread.start()
+
+    def end(self) -> None:
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
 class LocalHarness(Harness):
     """Real processes.
 
@@ -202,10 +257,15 @@ class LocalHarness(Harness):
 
     stopped = 0
     uid_in_names = True
+    gateway: CodeGateway | None = None
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cluster = LocalCluster(folder / "state", slots=1)
+        self.cluster = LocalCluster(
+            folder / "state",
+            slots=1,
+            task_environment=lambda *_: self.gateway.environment if self.gateway else {},
+        )
         self.files, self.numbers = LocalFiles(folder / "state"), LocalRuns(folder / "state")
 
     def with_project(self) -> dict[str, str]:
@@ -216,6 +276,21 @@ class LocalHarness(Harness):
     def change_project(self) -> None:
         with (self.folder / "shop" / "spider.py").open("a") as file:
             file.write("# changed\n")
+
+    def deploy_without_code(self) -> None:
+        (self.folder / "package").mkdir()
+        (self.folder / "package" / "crawl.py").write_text("import time\ntime.sleep(300)")
+        self.gateway = CodeGateway(self.folder / "package")
+        crawler = CrawlerDefinition(
+            "demo",
+            CrawlerKind.COMMAND,
+            command=[sys.executable, "-I", "-S", "crawl.py"],
+        )
+        self.cluster.deploy(replace(self.deployment(), code=self.gateway.code), crawler)
+
+    def give_code(self) -> None:
+        assert self.gateway is not None
+        self.gateway.begin()
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -246,6 +321,8 @@ class LocalHarness(Harness):
     def close(self) -> None:
         """End everything of the run."""
         self.mend()
+        if self.gateway is not None:
+            self.gateway.end()
         for index in range(4):
             for attempt in (1, 2):
                 self.cluster.kill(run_ref(RUN), self.ref(index, attempt))
@@ -276,13 +353,26 @@ class FakeHarness(Harness):
     def __init__(self, folder: Path) -> None:
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
         self._seconds = LONG
+        self._code_after = 0.0
         self.fake = FakeCluster(clock=lambda: self._now, behaviour=self._behave)
         self.cluster = self.files = self.numbers = self.fake
         folder.joinpath("files").mkdir()
         self.fake.folders[RUN, 0] = folder / "files"
 
     def _behave(self, run_id: int, index: int, attempt: int) -> Behaviour:
-        return Behaviour(waits=index * self._seconds, executes=self._seconds, statistics=STATISTICS)
+        return Behaviour(
+            waits=index * self._seconds,
+            executes=self._seconds,
+            statistics=STATISTICS,
+            code_after=self._code_after,
+        )
+
+    def deploy_without_code(self) -> None:
+        self._code_after = 60.0
+        self.deploy()
+
+    def give_code(self) -> None:
+        self._now += timedelta(seconds=self._code_after)
 
     def now(self) -> datetime:
         return self._now

@@ -11,13 +11,18 @@ from typing import Any
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.task import Observation
+from crawler_lifecycle.domain.task import Observation, Phase
 from tests.contracts.cluster.cluster_harness import LONG, RUN
 from tests.contracts.cluster.kube_harness import KubernetesHarness, summary
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_api.clients import patient
 
 LINES = b'a line of log\n{"crawl_progress": {"pages": 3, "items": 2, "errors": 0}}\n'
+WAITING_LINES = (
+    b'{"crawl_progress": {"code_wait": "the gateway answers 503"}}\n'
+    b"[runner] The task is waiting for its code: the gateway answers 503\n"
+)
+CODE_LINE = b'{"crawl_progress": {}}\n'
 LAST_LINES = (
     b'{"crawl_stats": {"item_scraped_count": 2, "mine": 0.5}}\n'
     + LINES.splitlines(keepends=True)[1]
@@ -40,6 +45,14 @@ class FakeKubernetesHarness(KubernetesHarness):
     def crawler(self, seconds: float) -> CrawlerDefinition:
         self._seconds = seconds
         return super().crawler(seconds)
+
+    def deploy_without_code(self) -> None:
+        self.deploy()
+        self.until(Phase.EXECUTING)
+        self.server.pod_prints(cluster_name(RUN, 0, 1), WAITING_LINES)
+
+    def give_code(self) -> None:
+        self.server.pod_prints(cluster_name(RUN, 0, 1), CODE_LINE)
 
     def break_it(self) -> None:
         self.server.faults.add("*", "", Answer(503, "etcdserver: request timed out"), times=None)

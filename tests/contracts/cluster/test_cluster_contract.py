@@ -57,6 +57,17 @@ def test_a_task_names_its_code_when_it_executes_and_never_loses_it(harness: Harn
     assert ended in (code, replace(code, digest=None)), "the store keeps a digest that is known"
 
 
+def test_a_task_names_the_reason_for_which_its_code_is_missing(harness: Harness) -> None:
+    if not harness.names_code:
+        return
+    harness.deploy_without_code()
+    seen = harness.until_code(waits=True)
+    assert re.search("the gateway answers 503|Connection refused", seen.code_wait or "")
+    assert seen.started_at is not None
+    harness.give_code()
+    assert harness.until_code(waits=False).phase is Phase.EXECUTING
+
+
 def test_a_poll_has_one_observation_for_each_task_asked_for(harness: Harness) -> None:
     harness.deploy(tasks=2)
     refs = [harness.ref(index) for index in (3, 0, 2, 1)]

@@ -87,7 +87,7 @@ def test_a_deployed_project_executes_in_a_restricted_pod(
     took = time.monotonic() - began
     exit_code, summary = namespace.ended()
     assert (exit_code, summary["items"]) == (0, 3), namespace.log()
-    assert "The code cannot be fetched yet" in namespace.log()
+    assert "The task is waiting for its code: the gateway answers 503" in namespace.log()
     pod = namespace.pod()
     assert pod is not None
     assert pod["metadata"]["annotations"]["crawler-lifecycle/code"] == digest

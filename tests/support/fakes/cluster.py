@@ -73,6 +73,9 @@ class Behaviour:
     resume_note: str | None = None
     code: Code | None = CODE
     """What it executes, from its start on; the version is that of the catalogue."""
+    code_after: float = 0.0
+    """Seconds from its start until its code has arrived, and what it reports meanwhile."""
+    code_wait: str = "the gateway answers 503"
 
 
 @dataclass(slots=True)
@@ -479,9 +482,15 @@ class FakeCluster:
             progress_at=now,
             quiet=_quiet(task, now),
             code=task.code,
+            code_wait=_code_wait(task, now),
             resumed=told[0],
             resume_note=told[1],
         )
+
+
+def _code_wait(task: _Task, now: datetime) -> str | None:
+    arrives_at = task.started_at() + timedelta(seconds=task.behaviour.code_after)
+    return task.behaviour.code_wait if now < arrives_at else None
 
 
 def _quiet(task: _Task, now: datetime) -> timedelta | None:

@@ -69,6 +69,7 @@ class _RunnerMessage(msgspec.Struct, frozen=True, gc=False):
     quiet_s: _Count | None = None
     resumed: bool | None = None
     resume_note: str | None = None
+    code_wait: str | None = None
     peak_memory: _Count | None = None
     blocked: Any = None
     fields: _Coverage | None = None
@@ -92,6 +93,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     resumed: bool | None = None
     resume_note: str | None = None
     blocked: tuple[BlockReport, ...] | None = None
+    code_wait: str | None = None
+    """The reason for which the crawler's code has not arrived yet."""
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False):
@@ -161,7 +164,8 @@ def _foreign(text: str) -> Summary:
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
     return Summary(
-        message=words, progress=msgspec.structs.replace(progress or Progress(), quiet=None)
+        message=words,
+        progress=msgspec.structs.replace(progress or Progress(), quiet=None, code_wait=None),
     )
 
 
@@ -245,6 +249,7 @@ def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
         "progress_at": progress.at,
         "quiet": progress.quiet,
         "blocked": progress.blocked,
+        "code_wait": progress.code_wait,
         "resumed": progress.resumed if later else None,
         "resume_note": progress.resume_note if later else None,
     }
@@ -287,4 +292,5 @@ def _progress(said: _RunnerMessage, at: str | None) -> Progress:
         said.resumed,
         bounds.words(said.resume_note, bounds.NOTE_MAX),
         read_blocked(said.blocked),
+        bounds.words(said.code_wait, bounds.NOTE_MAX),
     )

@@ -44,7 +44,8 @@ SAID: dict[str, Any] = {
 def flat(summary: Summary) -> dict[str, Any]:
     told = msgspec.structs.asdict(summary)
     told |= msgspec.structs.asdict(told.pop("progress"))
-    told.pop("quiet")  # only from lines in a log
+    for name in ("quiet", "code_wait"):  # only from lines in a log
+        told.pop(name)
     return told | dataclasses.asdict(told.pop("counters"))
 
 
