@@ -177,13 +177,35 @@ def test_a_stop_ends_a_task_that_cannot_fetch_its_code(stack: StopHarness, tmp_p
     digest = deploy_program(stack, "v3", tmp_path / "c")
     (stack.folder / "code" / f"{digest.removeprefix('sha256:')}.zip").unlink()
     run_id = start(stack, "program", "away", version="v3")
-    until(lambda: "tried again" in log(stack, run_id), "the first failed try")
+    until(lambda: "waiting for its code" in log(stack, run_id), "the first failed try")
     stack.gateway.stop(run_id)
     stopped = time.monotonic()
     until(lambda: [*run_folder(stack.folder, run_id).glob("*/*/end.json")], "the end of the task")
     took = time.monotonic() - stopped
     assert ended(stack, run_id)["outcome"] == "cancelled"
     assert took < 2, took
+
+
+def test_a_run_shows_why_it_waits_for_its_code_until_the_code_is_back(
+    stack: StopHarness, tmp_path: Path
+) -> None:
+    digest = deploy_program(stack, "v5", tmp_path / "e", seconds=60)
+    zipped = stack.folder / "code" / f"{digest.removeprefix('sha256:')}.zip"
+    zipped.rename(tmp_path / "away")
+    run_id = start(stack, "program", "back", version="v5")
+    url = f"{stack.stack.addresses['gateway']}/v1/runs"
+    waits = {"waits": "code"}
+    until(lambda: httpx.get(url, params=waits).json()["runs"], "the run among those that wait")
+    run = stack.gateway.run(run_id)
+    assert run["waiting"].startswith("the code of task 0 has been missing for "), run
+    assert "the gateway answers 503" in run["waiting"]
+    assert run["waiting_since"] is not None
+    (tmp_path / "away").rename(zipped)
+    until(lambda: versions_written(stack, run_id), "its item")
+    until(lambda: stack.gateway.run(run_id)["waiting"] is None, "the end of the wait", 40)
+    assert httpx.get(url, params=waits).json()["runs"] == []
+    stack.gateway.stop(run_id)
+    ended(stack, run_id)
 
 
 def test_code_that_was_changed_is_not_executed(stack: StopHarness, tmp_path: Path) -> None:
