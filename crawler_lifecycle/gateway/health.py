@@ -183,18 +183,12 @@ class Health:
                     words,
                     worst_s,
                 )
-            oldest = self.store.runs.get_run(late.run_id) if late.run_id is not None else None
-            why = (
-                f"; its message: {oldest.look_error}"
-                if oldest is not None and oldest.look_error
-                else ""
-            )
             fix = (
                 "see the other parts: a poll needs Temporal, a worker with the role cluster, and "
                 "the cluster"
             )
             return (
-                HealthPart("polls", "bad", f"{overdue_words(late, now)}{why}", fix, now),
+                HealthPart("polls", "bad", overdue_words(late, now) or "", fix, now),
                 words,
                 worst_s,
             )

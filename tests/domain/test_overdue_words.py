@@ -29,6 +29,10 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
             OverduePolls(2, NOW - timedelta(hours=50), 7),
             "2 polls are overdue, the oldest (run 7) by 2 d 2 h: nothing is verified",
         ),
+        (
+            OverduePolls(1, NOW - timedelta(seconds=44), 7, error="403 Forbidden"),
+            "1 poll is overdue (run 7) by 44 s: nothing is verified (403 Forbidden)",
+        ),
         (OverduePolls(lost=1, lost_what="manager 3 has none"), "manager 3 has none"),
         (
             OverduePolls(1, NOW - timedelta(seconds=44), 7, lost=3, lost_what="manager 3 has none"),

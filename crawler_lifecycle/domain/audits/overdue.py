@@ -30,6 +30,8 @@ class OverduePolls:
     """The run that the oldest overdue poll belongs to."""
     verified_at: datetime | None = None
     """The time of the last poll of that run, or ``None`` if there was none."""
+    error: str | None = None
+    """The error of the last poll of that run, if that poll failed."""
     lost: int = 0
     """The number of managers, graphs, due times and webhooks that have no workflow."""
     lost_since: datetime | None = None
@@ -80,4 +82,5 @@ def _polls_words(polls: OverduePolls, now: datetime) -> str | None:
         "1 poll is overdue" if polls.count == 1 else f"{polls.count} polls are overdue, the oldest"
     )
     after = f" after {polls.verified_at:%Y-%m-%dT%H:%M:%SZ}" if polls.verified_at else ""
-    return f"{many} {which}: nothing{after} is verified"
+    why = f" ({polls.error})" if polls.error else ""
+    return f"{many} {which}: nothing{after} is verified{why}"
