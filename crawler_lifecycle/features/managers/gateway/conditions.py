@@ -47,7 +47,7 @@ def _condition(
         kind,
         subject,
         row.project,
-        cause,
+        f"{row.name}: {cause}",
         times[-1],
         times[0],
         count=len(times),
