@@ -1040,7 +1040,13 @@ WEBHOOK = Subject(
     ),
     actions=(
         # The first one that is possible is what a webhook in this state needs.
-        Action("again", "Send again now", _GOES_ON, _is("state", "failing"), via="resume"),
+        Action(
+            "again",
+            "Send again now",
+            "The event is sent again now.",
+            _is("state", "failing"),
+            via="resume",
+        ),
         Action("resume", "Resume", _GOES_ON, _is("state", "paused")),
         Action("test", "Test"),
         Action("pause", "Pause", "It is paused.", _is("state", "active", "failing"), _REASON),
