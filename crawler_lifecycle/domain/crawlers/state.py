@@ -17,6 +17,10 @@ class CrawlerState(StrEnum):
     HEALTHY = "healthy"
     NEVER_RAN = "never ran"
 
+    @property
+    def rank(self) -> int:
+        """The position of this state in the order of all states."""
+        return _RANKS[self]
 
-#: The position of each state in this order.
-RANKS = {state: rank for rank, state in enumerate(CrawlerState)}
+
+_RANKS = {state: rank for rank, state in enumerate(CrawlerState)}

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.domain.crawlers.state import RANKS, CrawlerState
+from crawler_lifecycle.domain.crawlers.state import CrawlerState
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.plurals import count
@@ -74,7 +74,7 @@ class FleetCrawler:
     @property
     def rank(self) -> int:
         """The position of its state, from the worst state to the best."""
-        return RANKS[self.state]
+        return self.state.rank
 
 
 def crawler_state(
@@ -86,7 +86,7 @@ def crawler_state(
     in_catalogue: bool,
 ) -> FleetCrawler:
     """Return the state of a crawler from its open incidents, its live runs and its newest run."""
-    worst = min(incidents, key=lambda row: (RANKS[_STATES[row.kind]], row.opened_at), default=None)
+    worst = min(incidents, key=lambda row: (_STATES[row.kind].rank, row.opened_at), default=None)
     waits = [line for line in live if line.wait is not None]
     why = ""
     if worst is not None:

@@ -18,7 +18,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.code_changes import brought_since, code_changes
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.results import brought_less, comparable, is_good, run_seconds, usual
+from crawler_lifecycle.domain.results import comparable, is_good, run_seconds, usual
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.runs.commands import mapping_of
@@ -28,6 +28,7 @@ from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.crawler_fields import Versions
 from crawler_lifecycle.gateway.ui.parts.formats import number
+from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
     filters_of,
@@ -129,6 +130,7 @@ class CrawlerPages:
     ) -> dict[str, Any]:
         path = crawler_link(name).path
         crawler = known.get(name)
+        incidents = self.store.incidents.list_incidents(subject=f"crawlers/{name}")
         values: dict[str, Any] = {
             "head": "crawler_head.html",
             "name": name,
@@ -136,6 +138,7 @@ class CrawlerPages:
             "last": last,
             "now": self.clock(),
             "kind": run_kind(last) if last else None,
+            "incidents": [incident_line(row) for row in incidents],
             "rate": self.rate(name, DAYS[-1]),
             "schedules": self.schedules(name, known),
             "runs_path": f"{path}/runs",
@@ -186,7 +189,6 @@ class CrawlerPages:
         shares = self.store.runs.good_shares([name], self.clock() - WEEK)
         return {
             "runs": runs,
-            "less": next(iter(brought_less(runs).values()), None),
             "good": shares.get(name),
             "since": since,
             "back": before if changes else None,

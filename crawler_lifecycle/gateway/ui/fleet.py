@@ -286,8 +286,8 @@ def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
 
         muted = [row for row in report.incidents if row.is_muted(report.at)]
         heard = [row for row in report.incidents if not row.is_muted(report.at)]
-        # What is wrong with the installation may be the reason for the others.
-        heard.sort(key=lambda row: (row.level, row.project != ALL))
+        # What all share, such as a closed site or a full pool, may be the reason for the others.
+        heard.sort(key=lambda row: (row.project != ALL, row.level))
         values: dict[str, Any] = {
             "summary": summary(report, parts),
             "incidents": [incident_line(row) for row in heard],

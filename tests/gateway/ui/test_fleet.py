@@ -124,6 +124,11 @@ def test_no_crawler_is_healthy_whose_incident_is_open(filled: Harness, browser: 
             text = rows_of(browser.get("/", params={"search": row.name}).text)[row.name]
             assert row.cause in text
             assert not re.search("healthy|running|waits", text.replace(row.cause, ""))
+            head = browser.get(f"/crawlers/{row.name}").text.partition('id="subject-head"')[2]
+            head = head.partition("</header>")[0]
+            [state] = re.findall(r'<h1>.*<span class="pill [^"]*">([^<]*)</span></h1>', head)
+            assert f"{state} since" in text, "its own page contradicts the first page"
+            assert html.escape(row.cause) in head
     page = browser.get("/").text
     listed = page.partition('id="fleet-incidents"')[2].partition("</section>")[0]
     for sentence in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crawler_lifecycle.domain.crawlers.state import CrawlerState
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.access.operations import may
@@ -20,6 +21,8 @@ class IncidentLine:
     """The address of the page that shows its subject and receives the form of the action."""
     act: Action | None
     """The action that fixes it, if there is one that the caller may carry out."""
+    state: CrawlerState | None
+    """The state of its crawler, if it is about one."""
 
 
 def incident_line(row: IncidentRow) -> IncidentLine:
@@ -29,4 +32,4 @@ def incident_line(row: IncidentRow) -> IncidentLine:
     act = None
     if row.state == "open" and kind.act and may(f"press{noun.capitalize()}"):
         act = SUBJECTS[noun].action(kind.act)
-    return IncidentLine(row, kind.words(row.name), kind.path(row.subject), act)
+    return IncidentLine(row, kind.words(row.name), kind.path(row.subject), act, kind.state)
