@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,28 @@ async def served(app: FastAPI, *, grace_s: int = 5) -> AsyncIterator[Server]:
         server.should_exit = True
         await task
         bound.close()
+
+
+@contextmanager
+def served_in_thread(app: FastAPI) -> Iterator[str]:
+    """Serve like ``served``, in a thread, for a test without an event loop. Gives the address."""
+    started, leave = threading.Event(), threading.Event()
+    address: list[str] = []
+
+    async def serve() -> None:
+        async with served(app) as server:
+            address.append(server.url)
+            started.set()
+            await asyncio.to_thread(leave.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert started.wait(60)
+        yield address[0]
+    finally:
+        leave.set()
+        thread.join()
 
 
 @dataclass(frozen=True)

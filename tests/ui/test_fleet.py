@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +11,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.store.store import open_store
 from tests.gateway.gateway_harness import Clock, Harness
-from tests.gateway.served import served
+from tests.gateway.served import served_in_thread
 from tests.gateway.ui.fleet_scene import fill_fleet
 from tests.support.databases import make_tables
 from tests.ui.browser import Visitor
@@ -91,21 +89,8 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     harness = Harness(store, clock)
     fill_lists(harness)
     fill_fleet(harness)
-    started, leave = threading.Event(), threading.Event()
-    address: list[str] = []
-
-    async def serve() -> None:
-        async with served(harness.new_app()) as server:
-            address.append(server.url)
-            started.set()
-            await asyncio.to_thread(leave.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    started.wait(60)
-    yield address[0]
-    leave.set()
-    thread.join()
+    with served_in_thread(harness.new_app()) as address:
+        yield address
     store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import sqlalchemy as sa
@@ -48,27 +49,38 @@ def names() -> list[str]:
     return [f"shop-{n}" for n in range(CRAWLERS - 1)] + [LONG]
 
 
-def fill_fleet(harness: Harness) -> None:
-    """Record runs of each crawler, incidents, and runs that wait."""
+def fill_good(harness: Harness, names: Sequence[str]) -> int:
+    """Record ``EACH`` good runs of each of these crawlers. Return the number of the first run.
+
+    The runs of all crawlers alternate. The newest ones began four hours ago.
+    """
     known = harness.scheduler.catalogue.crawlers
     known.clear()
-    for name in names()[1:]:  # the first one is no longer in the catalogue
+    for name in (*names, "new"):
         known[name] = CrawlerDefinition(name, CrawlerKind.COMMAND, command=["true"])
-    known["new"] = CrawlerDefinition("new", CrawlerKind.COMMAND, command=["true"])
-    h, now = run_history.c, harness.clock.now
+    h, now, many = run_history.c, harness.clock.now, len(names)
     with harness.store.database.writer.begin() as connection:
-        first = fill_runs(connection, CRAWLERS * EACH)
-        for n, name in enumerate(names()):
-            mine = h.run_id.in_(range(first + n, first + CRAWLERS * EACH, CRAWLERS))
+        first = fill_runs(connection, many * EACH)
+        for n, name in enumerate(names):
+            mine = h.run_id.in_(range(first + n, first + many * EACH, many))
             connection.execute(sa.update(run_history).where(mine).values(crawler=name))
         for n in range(EACH):
-            since = first + CRAWLERS * n
-            some = sa.and_(h.run_id >= since, h.run_id < since + CRAWLERS)
+            since = first + many * n
+            some = sa.and_(h.run_id >= since, h.run_id < since + many)
             at = now - timedelta(hours=4 * (EACH - n))
             times = {"created_at": at, "started_at": at, "ended_at": at + timedelta(minutes=n + 1)}
             values = {**times, "status": "COMPLETED", "outcome": "finished", "items": 1000 + n}
             values["work_hash"] = "same"
             connection.execute(sa.update(run_history).where(some).values(**values))
+    return first
+
+
+def fill_fleet(harness: Harness) -> None:
+    """Record runs of each crawler, incidents, and runs that wait."""
+    first = fill_good(harness, names())
+    del harness.scheduler.catalogue.crawlers[names()[0]]
+    h = run_history.c
+    with harness.store.database.writer.begin() as connection:
         newest = h.run_id >= first + CRAWLERS * (EACH - 3)
         bad = h.crawler.in_(SICK["crawler_failing"]) & newest
         failed = {"status": "FAILED", "outcome": "failed", "cause": CAUSE, "items": 0}
