@@ -83,16 +83,19 @@ def _copied(source: str, target: str) -> Iterator[Leaf]:
 
 
 def _link_compiled(source: str, target: str) -> None:
-    """Let the modules of a copy use the compiled modules in the cache.
+    """Let a copy use the compiled modules in the cache, because a link costs less than a copy.
 
-    To create a file costs more than anything else here. Python uses a compiled module only if it
-    names the time and the size of its source, and compiles it again if the cache was removed.
+    Their folders belong to the copy, because Python writes there what it compiles, and takes
+    modules of one name, time and size for the same module, although each task may generate its own.
+    It replaces a compiled module and never changes it. What cannot be linked is compiled again.
     """
-    for folder, below, _ in os.walk(source):
-        if _COMPILED in below:
-            below.remove(_COMPILED)
-            link = os.path.join(target, os.path.relpath(folder, source), _COMPILED)
-            os.symlink(os.path.join(os.path.abspath(folder), _COMPILED), link)
+    with contextlib.suppress(OSError):
+        for path, entry in files_below(source):
+            copy = os.path.join(target, path)
+            folder = os.path.dirname(copy)
+            if os.path.basename(folder) == _COMPILED:
+                os.makedirs(folder, exist_ok=True)
+                os.link(entry.path, copy)
 
 
 def _compile(code: str) -> None:

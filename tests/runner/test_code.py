@@ -174,8 +174,11 @@ def test_a_full_disk_is_named(variables: dict[str, str], monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def cached(variables: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """The same with a cache, which has the code."""
+def cached(
+    variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """The same with a cache, which has the code. Python writes compiled modules, as for tasks."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     cached = {**variables, "CRAWL_CODE_CACHE": str(tmp_path / "cache")}
     assert fetch_code(cached, print)
     return cached
@@ -208,6 +211,34 @@ def test_a_task_that_changes_its_code_changes_no_other(
     assert (imported(first), imported(second)) == (b"5\n", b"1\n")
     shutil.rmtree(tmp_path / "cache")
     assert (imported(first), imported(second)) == (b"5\n", b"1\n")
+
+
+def test_a_module_that_a_task_generates_is_imported_by_no_other(
+    cached: dict[str, str], tmp_path: Path
+) -> None:
+    """Python takes modules of the same name, time and size for the same module."""
+    said = []
+    for word in (b"one", b"two"):
+        folder = tmp_path / word.decode()
+        folder.mkdir()
+        assert fetch_code({**cached, "CRAWL_CODE_DIR": str(folder)}, print)
+        (folder / "generated.py").write_bytes(b"print('%b')" % word)
+        os.utime(folder / "generated.py", (1, 1))
+        program = [sys.executable, "-c", "import generated"]
+        said.append(subprocess.check_output(program, cwd=folder).strip())
+    assert said == [b"one", b"two"]
+
+
+def test_code_is_used_without_compiled_modules_that_cannot_be_linked(
+    gateway: Any, cached: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+
+    monkeypatch.setattr(os, "link", link)
+    gateway.statuses = [500] * 99
+    assert fetch_code(cached, print)
+    assert (tmp_path / "code" / "crawl.py").read_text() == "print(1)"
 
 
 def test_each_task_has_a_copy_and_damaged_code_is_fetched(
