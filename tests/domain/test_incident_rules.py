@@ -341,6 +341,19 @@ def test_ever_other_causes_are_one_incident() -> None:
     assert (found.kind, found.count, found.fingerprint) == ("crawler_failing", 5, "")
 
 
+def test_ever_other_causes_are_reported_next_to_what_a_run_missed() -> None:
+    for words in ("less good X Y Z", "less X Y Z", "X Y Z less"):
+        runs = [
+            run_of(n, word)._replace(work_hash=word)
+            if word in ENDS
+            else run_of(n, "a")._replace(cause=f"{word * 3}Error: it failed")
+            for n, word in enumerate(words.split())
+        ]
+        found = crawler_conditions("default", "shop", runs[::-1])
+        counts = {condition.kind: condition.count for condition in found}
+        assert counts == {"crawler_less": 1, "crawler_failing": 3}, words
+
+
 def test_a_worker_without_new_notes_is_silent_until_it_leaves_one() -> None:
     watch = WorkerWatch()
     one = WorkerNote("cluster", 0.0, 100.0)

@@ -74,8 +74,9 @@ def crawler_conditions(
         for (kind, cause), group in groups.items()
         if len(group) >= FAILS or group[0].lacks in UNMET_OUTCOMES
     ]
-    if not found and len(streak) > FAILS:
-        found = [_condition("crawler_failing", project, crawler, "", streak)]
+    once = [run for run, *more in groups.values() if not more and run.lacks not in UNMET_OUTCOMES]
+    if len(once) > FAILS and all(condition.kind != "crawler_failing" for condition in found):
+        found.append(_condition("crawler_failing", project, crawler, "", once))
     return [*found, *_less(project, crawler, runs), *_flaky(project, crawler, judged[:FLAKY_RUNS])]
 
 
