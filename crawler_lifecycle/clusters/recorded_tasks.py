@@ -9,8 +9,9 @@ from typing import Any
 from crawler_lifecycle.ports.runs import TaskRecord
 
 
-def recorded_task(contract: Mapping[str, Any], **more: Any) -> TaskRecord:
-    """Return the record of a task that has these variables. ``more`` are its other fields.
+def recorded_task(contract: Mapping[str, Any], record: object, **more: Any) -> TaskRecord:
+    """Return the record of a task that has these variables. ``record`` is what was stored with it,
+    which is left out if it is not a mapping, and ``more`` are its other fields.
 
     Raises ``KeyError``, ``TypeError``, ``ValueError`` and ``RecursionError`` for variables that are
     not ours.
@@ -22,5 +23,6 @@ def recorded_task(contract: Mapping[str, Any], **more: Any) -> TaskRecord:
         crawler=str(contract["CRAWL_CRAWLER"]),
         args=json.loads(contract["CRAWL_ARGS"]),
         settings=json.loads(contract["CRAWL_SETTINGS"]),
+        record=record if isinstance(record, dict) else {},
         **more,
     )

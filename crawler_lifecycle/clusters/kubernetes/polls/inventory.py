@@ -144,10 +144,10 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
         }
         return recorded_task(
             contract,
+            json.loads(job["metadata"].get("annotations", {}).get(labels.RECORD, "{}")),
             name=name,
             uid=job["metadata"]["uid"],
             place=place,
-            record=json.loads(job["metadata"].get("annotations", {}).get(labels.RECORD, "{}")),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None

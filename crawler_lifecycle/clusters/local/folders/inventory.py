@@ -263,15 +263,11 @@ def _record(folder: Path) -> TaskRecord | None:
     """Return the record in the folder's spec; ``None`` without a valid spec."""
     spec = _spec(folder)
     contract = spec.get("contract")
-    record = spec.get("record")
     if not isinstance(contract, dict):
         return None
     try:
         return recorded_task(
-            contract,
-            name=str(spec["name"]),
-            uid=str(spec["uid"]),
-            record=record if isinstance(record, dict) else {},
+            contract, spec.get("record"), name=str(spec["name"]), uid=str(spec["uid"])
         )
     except (KeyError, TypeError, ValueError, RecursionError):
         return None

@@ -123,6 +123,23 @@ def test_a_job_with_our_name_and_without_our_labels_is_nobody_s_to_stop(harness:
     assert _deletes(harness, "jobs") == []
 
 
+def test_a_job_whose_variables_another_hand_changed_hides_no_other_task(harness: Harness) -> None:
+    harness.deploy(tasks=3)
+
+    def nest(job: dict[str, Any]) -> None:
+        variables = job["spec"]["template"]["spec"]["containers"][0]["env"]
+        [args] = [one for one in variables if one["name"] == "CRAWL_ARGS"]
+        args["value"] = "[" * 100_000
+
+    harness.server.change_job(harness.name(0), nest)
+    harness.server.change_job(
+        harness.name(1),
+        lambda job: job["metadata"].setdefault("annotations", {}).update({labels.RECORD: "[1]"}),
+    )
+    found = harness.cluster.task_records(run_ref(RUN))
+    assert [(one.index, one.record) for one in found] == [(1, {}), (2, {})]
+
+
 def test_a_suspended_job_is_stopped(harness: Harness) -> None:
     harness.server.controllers.makes_pods = False
     harness.deploy(started=False)
