@@ -94,8 +94,8 @@ def test_the_list_is_searched_filtered_sorted_and_saved(
     harness: Harness, client: TestClient
 ) -> None:
     assert "Nothing needs attention." in shown(client, "/incidents")
-    for n, crawler in enumerate(("shop-b", "shop-a"), 1):
-        opened(harness, crawler, run_id=n)
+    for run_id, crawler in ((9_999, "shop-b"), (10_000, "shop-a")):
+        opened(harness, crawler, run_id=run_id)
 
     def found(query: str) -> list[str]:
         answer = client.get(f"/incidents?format=csv{query}")
@@ -103,11 +103,13 @@ def test_the_list_is_searched_filtered_sorted_and_saved(
 
     assert found("") == ["shop-a", "shop-b"], "the newest first"
     assert found("&sort=-incident") == ["shop-b", "shop-a"]
-    assert found("&search=SHOP-B") == found("&search=run+1") == ["shop-b"]
+    assert found("&sort=last_run") == ["shop-b", "shop-a"]
+    assert found("&search=SHOP-B") == found("&search=9999") == ["shop-b"]
     assert found("&kind=crawler_failing&page_size=1&sort=incident") == ["shop-a", "shop-b"]
     assert found("&kind=pool_full") == []
     text = shown(client, "/incidents?page_size=1&kind=crawler_failing")
     assert "page_token=" in text
+    assert '<span class="flag bad">crawler_failing</span>' in text
     assert "Kind: <span>crawler_failing" in text
     assert client.get("/incidents?sort=nothing", headers=PAGE).status_code == 422
 

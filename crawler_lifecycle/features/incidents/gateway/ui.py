@@ -42,7 +42,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
 from crawler_lifecycle.gateway.ui.parts.notes import Outcome, go_back
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.subjects import INCIDENT, RUN, Column, Link, Subject, at, count
+from crawler_lifecycle.subjects import INCIDENT, RUN, Column, Link, Subject, Word, at, count
 from crawler_lifecycle.web.problems import Problem, of_error, refused
 
 from ..domain.rules import RECOVERED
@@ -108,15 +108,14 @@ LISTED = replace(
     INCIDENT,
     columns=(
         Column("Incident", lambda row: Link(row["sentence"], INCIDENT.path(row["incident_id"]))),
-        Column("Kind", "kind", leaves=4),
+        Column("Kind", lambda row: Word(row["kind"], bad=row["level"] == "bad"), leaves=4),
         Column("Count", count("count"), right=True),
         Column("Since", at("opened_at")),
         Column("Last", at("last_at"), leaves=3),
         Column(
             "Last run",
             lambda row: (
-                row["last_run_id"]
-                and Link(f"run {row['last_run_id']}", RUN.path(row["last_run_id"]))
+                row["last_run_id"] and Link(row["last_run_id"], RUN.path(row["last_run_id"]))
             ),
             leaves=3,
         ),
@@ -137,7 +136,7 @@ CHOOSER = Chooser(
     sorts=held_sorts(LISTED.columns),
     presets={"Open": {}, "Muted": {"show": "muted"}, "Closed": {"show": "closed"}},
     typed=("assignee",),
-    largest=("count", "since", "last", "closed"),
+    largest=("count", "since", "last", "last_run", "closed"),
     newest_first=True,
 )
 
