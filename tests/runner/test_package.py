@@ -98,16 +98,6 @@ def link() -> zipfile.ZipInfo:
     return member
 
 
-def bomb() -> io.BytesIO:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for n in range(3):
-            with archive.open(f"{n}.bin", "w") as member:
-                for _ in range(70):
-                    member.write(bytes(2**20))
-    return file
-
-
 def lying() -> io.BytesIO:
     """Return a file whose directory states fewer bytes than it has."""
     raw = bytearray(made(("a.py", b"x" * 5000)).getvalue())
@@ -116,14 +106,18 @@ def lying() -> io.BytesIO:
     return io.BytesIO(bytes(raw))
 
 
-def directory_of(files: int) -> bytes:
-    """A zip with the directory of so many files, without their contents."""
+def directory_of(files: int, of: int = 0) -> bytes:
+    """A zip with the directory of so many files of ``of`` bytes each, without their contents."""
     name = b"a.py"
-    size = (0, 0, 0, len(name), 0, 0, 0, 0, stat.S_IFREG << 16, 0)
+    size = (0, 0, of, len(name), 0, 0, 0, 0, stat.S_IFREG << 16, 0)
     entry = struct.pack(zipfile.structCentralDir, b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 33, *size)
     directory = (entry + name) * files
     counts = (0, 0, min(files, 65_534), min(files, 65_534), len(directory), 0, 0)
     return directory + struct.pack(zipfile.structEndArchive, b"PK\5\6", *counts)
+
+
+#: What it states is refused, so it needs no content.
+BOMB = directory_of(3, of=70 * 2**20)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +131,7 @@ def directory_of(files: int) -> bytes:
         (made(("a" * 600, b"")), "more than 512 bytes"),
         (made((link(), b"/etc/passwd")), "links and devices are not allowed"),
         (made(("a", b""), ("a/b", b"")), "it is a file and a folder"),
-        (bomb(), "at most 209,715,200 are allowed"),
+        (io.BytesIO(BOMB), "at most 209,715,200 are allowed"),
         (io.BytesIO(directory_of(45_000)), "more than 20,000 files"),
         (io.BytesIO(directory_of(1_000_000)), "its directory has more than 8,388,608 bytes"),
         (io.BytesIO(b"no zip"), "the zip cannot be read"),

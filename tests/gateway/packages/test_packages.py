@@ -30,7 +30,7 @@ from crawler_lifecycle.task_tokens import Purpose, TaskClaim, sign_task
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import KEY, Keys
 from tests.gateway.served import served
-from tests.runner.test_package import bomb, link, made
+from tests.runner.test_package import BOMB, link, made
 
 SPIDERS: list[dict[str, Any]] = [
     {"name": "books", "args": {"page": {"default": "1"}, "tag": {"required": True}}},
@@ -164,7 +164,7 @@ def test_a_project_that_cannot_be_imported_needs_force(
 HOSTILE = {
     "leads out": (made(("../evil.py", b"")).getvalue(), "leads out of the folder"),
     "a link": (made((link(), b"/etc/passwd")).getvalue(), "links and devices"),
-    "a bomb": (bomb().getvalue(), "at most 209,715,200 are allowed"),
+    "a bomb": (BOMB, "at most 209,715,200 are allowed"),
     "no zip": (b"hello", "the zip cannot be read"),
     "nothing": (b"", "the zip cannot be read"),
 }
