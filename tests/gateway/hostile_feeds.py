@@ -51,17 +51,12 @@ def _names(count: int, mark: object = "") -> dict[str, int]:
 #: Name of a feed -> its name as a file, and its bytes.
 FEEDS: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
     # The first, because a peak of memory hides all lower ones that follow.
-    "endless record": ("items.csv", lambda: iter([b'a,b\n"', *[b'","\n' * 50_000] * 9])),
-    "wide": ("items.jsonl", lambda: _lines(iter([_names(VALUES_MAX)]))),
-    "wide, all different": (
+    "endless record": ("items.csv", lambda: iter([b'a,b\n"', *[b'","\n' * 50_000] * 6])),
+    "wide": (
         "items.jsonl",
         lambda: _lines(_names(VALUES_MAX, f"{number}.") for number in range(2)),
     ),
     "too wide": ("items.jsonl", lambda: _lines(iter([_names(3 * VALUES_MAX)]))),
-    "too wide list": (
-        "items.json",
-        lambda: iter([b"[", *_lines(iter([_names(3 * VALUES_MAX)])), b"]"]),
-    ),
     "many lists": ("items.jsonl", lambda: iter([b"[" + b"[]," * (ITEM_MAX // 3 - 2) + b"1]\n"])),
     "many objects": ("items.json", lambda: iter([b"[" + b"{}," * (MIB // 4) + b"1]"])),
     "deep": (
@@ -99,6 +94,10 @@ FEEDS: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
         lambda: iter([b"a\tb\n", b"x\t" * (VALUES_MAX - 1), b"\n", b"y\t" * MIB, b"\n"]),
     ),
 }
+
+
+#: Nothing of these reaches what a reader does with items, so one reader needs to read them.
+WITHOUT_ITEMS = ["too wide", "many lists", "wide table"]
 
 
 def _cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -144,7 +143,7 @@ if __name__ == "__main__":
     read = READERS[sys.argv[1]]
     read("tricky")
     took = {}
-    for feed in FEEDS:
+    for feed in [one for one in FEEDS if read is _table or one not in WITHOUT_ITEMS]:
         before, began = _used(), time.process_time()
         size = read(feed)
         took[feed] = {
