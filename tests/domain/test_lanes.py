@@ -157,6 +157,7 @@ class World:
             self.wanted_until = max(self.wanted_until, self.now + 1.5 * ask_s)
         tables = [timetable_of(self.limits, lease.lane, now) for lease in mine]
         task.answer = {
+            "site": "shop.example",
             "free": False,
             "exclusive": self.limits.connections is not None,
             "probe": False,
