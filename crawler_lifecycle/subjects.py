@@ -430,9 +430,6 @@ def _among(name: str) -> Read:
     )
 
 
-#: The number of digits of a digest or commit that is shown.
-
-
 def _digest_link(digest: str | None) -> Link | None:
     """Return a link to all runs of a code."""
     digits = (digest or "").removeprefix(ALGORITHM)
@@ -567,10 +564,6 @@ def _picks(row: Document) -> bool:
     return _live(row) and not row.get("paused")
 
 
-def _window(row: Document) -> str:
-    return f"{row.get('live') or 0} live" + (f" of at most {row['cap']}" if row.get("cap") else "")
-
-
 _JOBS_PRUNED = "the records of its old jobs were removed, so it treats the same jobs as new"
 
 MANAGER = Subject(
@@ -609,7 +602,13 @@ MANAGER = Subject(
         ("status", lambda row: f"{status_word(row)} {row.get('outcome') or ''}".strip()),
         ("cause", "cause"),
         ("attempt", "attempt"),
-        ("window", _window),
+        (
+            "window",
+            lambda row: (
+                f"{row.get('live') or 0} live"
+                + (f" of at most {row['cap']}" if row.get("cap") else "")
+            ),
+        ),
         ("jobs", lambda row: _jobs_said(row, states=True)),
         ("so far", lambda row: _jobs_said(row, states=False)),
         ("source", _source),
@@ -1070,13 +1069,15 @@ DELIVERIES = (
 # --- pools ----------------------------------------------------------------------------------------
 
 
-def _in_use(row: Document) -> str:
-    return f"{row.get('in_use')}" + ("" if row.get("max") is None else f" of {row['max']}")
-
-
 _POOL_COLUMNS = (
     Column("Pool", lambda row: Link(row["name"], f"/runs?pool={quote(row['name'], safe='')}")),
-    Column("In use", _in_use, right=True),
+    Column(
+        "In use",
+        lambda row: (
+            f"{row.get('in_use')}" + ("" if row.get("max") is None else f" of {row['max']}")
+        ),
+        right=True,
+    ),
     Column("Executing", count("executing"), right=True, leaves=1),
     Column("Runs wait", count("waiting_runs"), right=True),
     Column("Tasks wait", count("waiting_tasks"), right=True),

@@ -52,7 +52,8 @@ class Abreast(Generic[T, R]):
         number = 0
         more = True
         while True:
-            prompt = self._prompt()
+            since = time.monotonic() - self._slow_s
+            prompt = [began for began in self._busy.values() if began > since]
             while more and len(prompt) < self._width and len(self._busy) < self._most:
                 try:
                     item = next(waiting)
@@ -65,11 +66,6 @@ class Abreast(Generic[T, R]):
             if not prompt and (not more or len(self._busy) >= self._most):
                 return
             yield from self._ended(min(prompt) + self._slow_s - time.monotonic() if prompt else 0.0)
-
-    def _prompt(self) -> list[float]:
-        """Return the start times of the running calls that are not slow."""
-        since = time.monotonic() - self._slow_s
-        return [began for began in self._busy.values() if began > since]
 
     def _begin(self, number: int, item: T) -> None:
         def call() -> None:

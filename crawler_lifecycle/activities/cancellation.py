@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.clock import Clock, utc_now
@@ -96,7 +97,9 @@ class StopPass:
 
         Raises the first error if no task could be asked.
         """
-        asking = Abreast[TaskRef, Details | None](self._kill if self._force else self._stop)
+        asking = Abreast[TaskRef, Details | None](
+            partial(self._cluster.kill, self._fence.run) if self._force else self._stop
+        )
         errors = []
         for task, answer in asking.over(self._turns()):
             if isinstance(answer, Exception):
@@ -148,9 +151,6 @@ class StopPass:
         kept = self._log(task) if self._cluster.log_fades else None
         self._cluster.stop(self._fence.run, task)
         return kept
-
-    def _kill(self, task: TaskRef) -> None:
-        self._cluster.kill(self._fence.run, task)
 
     def _log(self, task: TaskRef) -> Details | None:
         """Return the log of a task before the task is stopped, or ``None`` if the log cannot be

@@ -448,7 +448,8 @@ class _Reader:
         if kind == "missing":
             return self.at(path, "missing; add it")
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-            known = _known(path)
+            around = [str(part) for part in path[:-1] if not isinstance(part, int)]
+            known = _KNOWN.get(".".join(around)) or _KNOWN.get(next(iter(around), ""), _FIELDS)
             return self.at(path, f"unknown key; known are {', '.join(known)}")
         if kind == "string_type":
             written = self.written.get(path)
@@ -484,12 +485,6 @@ class _Reader:
         if not at or path[0] != at[0]:
             path = (*at, *path)
         return self.at(path, text[found.end() :])
-
-
-def _known(path: Path_) -> list[str]:
-    """Return the keys that are known at the level of ``path``."""
-    around = [str(part) for part in path[:-1] if not isinstance(part, int)]
-    return _KNOWN.get(".".join(around)) or _KNOWN.get(around[0] if around else "", _FIELDS)
 
 
 def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,5 @@
 """The five causes that can end a task or a run."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

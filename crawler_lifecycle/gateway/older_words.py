@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
@@ -25,10 +26,9 @@ class OlderWords:
 
     async def run(self) -> None:
         """Make rounds until no run is left, or until this is cancelled."""
-        await Loop("writing the words of older runs", EVERY_S).run(self._next)
-
-    async def _next(self) -> float | None:
-        return await run_in_threadpool(self._round)
+        await Loop("writing the words of older runs", EVERY_S).run(
+            partial(run_in_threadpool, self._round)
+        )
 
     def _round(self) -> float | None:
         until = time.monotonic() + ROUND_S

@@ -12,8 +12,6 @@ Every database compares strings by code point (``utf8mb4_bin``). With MySQL's de
 ``Run-1`` and ``run-1`` would be the same request id.
 """
 
-from __future__ import annotations
-
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.store import access, notes
 

@@ -249,7 +249,13 @@ class Settling:
                 else logging.DEBUG
             )
             repair = f"; {one.repair}" if one.repair else ""
-            log.log(level, "audit: %s%s", finding.detail, repair, extra=_about(finding))
+            about = {
+                "run_id": finding.run_id,
+                "task_id": finding.task_id,
+                "finding": str(finding.kind),
+            }
+            extra = {name: value for name, value in about.items() if value is not None}
+            log.log(level, "audit: %s%s", finding.detail, repair, extra=extra)
         following = str(keys[-1]) if len(keys) >= PAGE else None
         return AuditPart(
             len(keys), dict(counts), dict(+repaired), most_urgent(reports), following, self.now
@@ -281,8 +287,3 @@ class Settling:
             done,
             left,
         )
-
-
-def _about(finding: AuditFinding) -> dict[str, object]:
-    known = {"run_id": finding.run_id, "task_id": finding.task_id, "finding": str(finding.kind)}
-    return {name: value for name, value in known.items() if value is not None}

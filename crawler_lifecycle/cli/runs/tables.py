@@ -2,8 +2,6 @@
 exports, deliveries.
 """
 
-from __future__ import annotations
-
 from crawler_lifecycle.subjects import (
     Column,
     Lag,

@@ -163,15 +163,11 @@ def _declares_encoding(path: str | os.PathLike[str]) -> bool:
 def start_page(root: Path) -> str:
     """Return an HTML page that lists the pages in the folder."""
     names = islice(pages(root), NAMED_MAX)
-    links = [
-        f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(_readable(name))}</a></li>'
-        for name in names
-    ]
+    links = []
+    for name in names:
+        readable = str(name).encode("utf-8", "replace").decode()  # a name may not be valid UTF-8
+        links.append(f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(readable)}</a></li>')
     return _page("Pages", f"<ul>{''.join(links)}</ul>")
-
-
-def _readable(name: Path) -> str:
-    return str(name).encode("utf-8", "replace").decode()  # a file name may not be valid UTF-8
 
 
 def _page(title: str, body: str) -> str:

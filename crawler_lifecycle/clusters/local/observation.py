@@ -75,9 +75,11 @@ class Reading:
         # count as gone.
         began = self._folder.has(files.SUPERVISOR) or self._folder.has(files.PROCESS)
         if self._folder.supervisor_alive():
-            if not self._folder.has(files.PROCESS) and not self._executes_unseen():
-                return self._waiting()
-            return self._without_end(supervised=True)
+            # The crawler may execute although ``process.json`` is missing.
+            executes = self._folder.has(files.PROCESS) or (
+                self._beside() and members(None, self._folder.marks())
+            )
+            return self._without_end(supervised=True) if executes else self._waiting()
         if self._folder.has_ended():  # the supervisor wrote the end and ended meanwhile
             return self._ended()
         if not began and self._folder.task.uid is not None:
@@ -118,10 +120,6 @@ class Reading:
         while time.monotonic() < until and not self._folder.has_ended():
             time.sleep(0.02)
         return self._folder.has_ended()
-
-    def _executes_unseen(self) -> bool:
-        """Return whether the crawler is executing although ``process.json`` is missing."""
-        return bool(self._beside()) and bool(members(None, self._folder.marks()))
 
     def _waiting(self) -> Observation:
         waiting = self._folder.read(files.WAITING)

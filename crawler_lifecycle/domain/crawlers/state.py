@@ -1,7 +1,5 @@
 """The state of a crawler, from its open incidents, its live runs and its newest run."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

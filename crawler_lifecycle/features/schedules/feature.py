@@ -1,7 +1,5 @@
 """The registration of this feature."""
 
-from __future__ import annotations
-
 from crawler_lifecycle.domain.incident import IncidentKind
 from crawler_lifecycle.features.feature import Feature, VerbGroup
 

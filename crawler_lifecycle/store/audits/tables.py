@@ -1,7 +1,5 @@
 """The tables of audits, and the table that records which builds work with this schema."""
 
-from __future__ import annotations
-
 from sqlalchemy import BigInteger, Column, Index, Integer, String, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (

@@ -33,9 +33,12 @@ READS = "worker-export"
 def _asking(name: str, url: Callable[[Settings], str], ask: Callable[[Settings], str]) -> Check:
     def look(context: Context) -> Sequence[Line]:
         try:
+            place = url(context.known)
+            path = Path(unquote(urlsplit(place).path))
             # The doctor must not create files or folders that do not exist yet.
-            missing = _missing(url(context.known))
-            return [ok(name, ask(context.known)) if missing is None else _to_be_made(name, missing)]
+            if place.startswith("file:///") and not path.exists():
+                return [_to_be_made(name, path)]
+            return [ok(name, ask(context.known))]
         except LifecycleError as error:
             return [of_error(name, error)]
 
@@ -62,12 +65,6 @@ CHECKS = (
         ),
     ),
 )
-
-
-def _missing(url: str) -> Path | None:
-    """Return the file or folder of a ``file:`` URL if it does not exist."""
-    path = Path(unquote(urlsplit(url).path))
-    return path if url.startswith("file:///") and not path.exists() else None
 
 
 def _to_be_made(name: str, path: Path) -> Line:

@@ -200,7 +200,9 @@ def _container(
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
         return None
-    image = _image(pod, status.name)
+    holders = (*pod.spec.containers, *pod.spec.init_containers)
+    images = (holder.image for holder in holders if holder.name == status.name and holder.image)
+    image = next(images, f"of {status.name}")
     said = clean(re.sub(r" \(pod: \"[^\"]*\", container: [^)]*\)$", "", waiting.message or ""))
     tail = f": {said}" if said else ""
     if waiting.reason == "InvalidImageName":
@@ -260,11 +262,6 @@ def _preparing(pod: Pod, events: Sequence[Event]) -> str:
     event = newest_warning(events, pod.metadata.uid)
     said = clean(event.message) if event is not None else None
     return f"{where}: {event.reason}: {said}" if event is not None and said else where
-
-
-def _image(pod: Pod, name: str) -> str:
-    holders = (*pod.spec.containers, *pod.spec.init_containers)
-    return next((c.image for c in holders if c.name == name and c.image), f"of {name}")
 
 
 # --- a pod that executes

@@ -1,7 +1,5 @@
 """The table of canaries."""
 
-from __future__ import annotations
-
 from sqlalchemy import BigInteger, Column, Float, Integer, String, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (

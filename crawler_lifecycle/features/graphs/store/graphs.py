@@ -373,7 +373,9 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
     """Call ``how`` with the engine and write the changes."""
     before = states_of(known)
     if unit.stop is not None and not unit.over:
-        known.cancel(None, _stopped(unit.stop))
+        by = f" by {unit.stop.requested_by}" if unit.stop.requested_by else ""
+        why = f": {unit.stop.reason}" if unit.stop.reason else ""
+        known.cancel(None, f"the graph was stopped{by}{why}")
     answer = how(known)
     write_steps(unit, known, before)
     if known.changed:
@@ -401,11 +403,6 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
 
 def _plain(counts: Mapping[StepState, int]) -> dict[str, int]:
     return {state.value: n for state, n in sorted(counts.items())}
-
-
-def _stopped(stop: StopIntent) -> str:
-    by = f" by {stop.requested_by}" if stop.requested_by else ""
-    return f"the graph was stopped{by}{f': {stop.reason}' if stop.reason else ''}"
 
 
 def _found(conn: Connection, key: str) -> dict[Any, Any] | None:

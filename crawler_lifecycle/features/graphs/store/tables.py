@@ -1,7 +1,5 @@
 """Tables of graphs, their steps and results."""
 
-from __future__ import annotations
-
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, String, Text, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (

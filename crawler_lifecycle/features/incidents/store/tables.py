@@ -1,7 +1,5 @@
 """The table of incidents."""
 
-from __future__ import annotations
-
 from sqlalchemy import BigInteger, Column, Integer, String, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (

@@ -1,7 +1,5 @@
 """Tables of crawl managers, of their jobs, and of the user code that workers report."""
 
-from __future__ import annotations
-
 from sqlalchemy import (
     BigInteger,
     Boolean,

@@ -1,7 +1,5 @@
 """The tables of packages and of their versions."""
 
-from __future__ import annotations
-
 from sqlalchemy import Column, Index, Integer, String, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (

@@ -1,7 +1,5 @@
 """Tables of schedules and their firings."""
 
-from __future__ import annotations
-
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (
