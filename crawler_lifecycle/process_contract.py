@@ -1,14 +1,16 @@
 """The process contract: the environment variables of a task's process on every cluster
-(docs/contract.md).
+(docs/contract.md), and the record of a task that is read from them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.due_ids import due_text
-from crawler_lifecycle.ports.runs import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRecord
 
 
 def contract_of(
@@ -44,3 +46,22 @@ def contract_of(
             {"CRAWL_FIELDS": json.dumps(list(fields))} if (fields := crawler.expected.parts) else {}
         ),
     }
+
+
+def recorded_task(contract: Mapping[str, Any], record: object, **more: Any) -> TaskRecord:
+    """Return the record of a task that has these variables. ``record`` is what was stored with it,
+    which is left out if it is not a mapping, and ``more`` are its other fields.
+
+    Raises ``KeyError``, ``TypeError``, ``ValueError`` and ``RecursionError`` for variables that are
+    not ours.
+    """
+    return TaskRecord(
+        index=int(contract["CRAWL_TASK_INDEX"]),
+        attempt=int(contract["CRAWL_ATTEMPT"]),
+        task_id=int(contract["CRAWL_TASK_ID"]),
+        crawler=str(contract["CRAWL_CRAWLER"]),
+        args=dict(json.loads(contract["CRAWL_ARGS"])),
+        settings=dict(json.loads(contract["CRAWL_SETTINGS"])),
+        record=record if isinstance(record, dict) else {},
+        **more,
+    )

@@ -314,7 +314,7 @@ def _point_downwards(path: Path) -> None:
                 own, other = relative.split("/")[1].removesuffix(".py"), rest.split(".")[1]
                 # The record of a kind is a class that each of them derives, and some store files in
                 # folders in the same way. Everything in S3 has one client.
-                assert other in (own, "kind", "recorded_tasks", "volume") or ".s3.bucket" in rest, (
+                assert other in (own, "kind", "volume") or ".s3.bucket" in rest, (
                     f"{relative}:{line}: {part} do not know each other"
                 )
         elif head in ONLY_IN:

@@ -3,6 +3,8 @@
 A datetime, date, time, timedelta, Decimal, UUID or bytes object becomes a dictionary with one key,
 such as ``{"$date": "2026-11-22"}``. If a user's dictionary has this form, its key gets another
 ``$``. Tuples are decoded as lists.
+
+``UndecodedPayload`` stands for a value that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -255,3 +258,15 @@ def _untagged(found: dict[str, Any]) -> Any:
 
 def _refused(text: str) -> object:
     raise NoValue(f"{text} is not a number in JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class UndecodedPayload:
+    """A stand-in for a payload that cannot be read."""
+
+    why: str
+    locked: bool = False
+    """True if the payload is encrypted and this process does not have the key."""
+
+    def __str__(self) -> str:
+        return self.why

@@ -36,8 +36,7 @@ from .ledger import add_audit, add_ledger
 from .metrics import add_metrics, ask_the_database
 from .pages import add_page
 from .parts import Gateway
-from .pools import add_pools
-from .quotas import add_quotas
+from .pools import add_pools, add_quotas
 
 API_VERSION = "1.0"
 _HIDDEN = "not available; send a token to see the reason, or read the log"

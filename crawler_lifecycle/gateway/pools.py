@@ -1,4 +1,4 @@
-"""Pools: the route and the web page that list them."""
+"""Pools and quotas: the routes and the web page that list them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Path, Request, Response
+from fastapi import FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.pools import POOL_NAME, Pool
-from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.domain.pools import DEFAULT, POOL_NAME, Pool
+from crawler_lifecycle.domain.projects import chosen
+from crawler_lifecycle.domain.quotas import Limit
+from crawler_lifecycle.gateway.access.operations import caller_key, signed
 from crawler_lifecycle.gateway.access.recorder import present_call
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.runs.commands import existing
@@ -32,11 +34,13 @@ from crawler_lifecycle.gateway.ui.runs.columns import parent_link
 from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.settings import PoolLimits
 from crawler_lifecycle.store.runs.pools import PoolStore
+from crawler_lifecycle.store.runs.quotas import QuotaStore
 from crawler_lifecycle.subjects import POOL
 
 logger = logging.getLogger(__name__)
 
 PoolName = Annotated[str, Path(pattern=f"^{POOL_NAME.pattern}$")]
+_Pool = Annotated[str, Query(pattern=f"^{POOL_NAME.pattern}$", description="the pool of the run")]
 
 
 class PoolList(BaseModel):
@@ -188,3 +192,21 @@ def holders_of(pools: PoolStore, names: Iterable[str]) -> dict[str, Any]:
         name: [(run, parent_link(run.parent)) for run in runs] for name, runs in holders.items()
     }
     return {"holders": lines, "live": LIVE}
+
+
+class QuotaList(BaseModel):
+    """The limits for a start by the caller."""
+
+    quotas: list[Limit]
+
+
+def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
+    """Add ``GET /v1/quotas``."""
+
+    @app.get("/v1/quotas")
+    def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
+        """The quotas for a start by this caller in this pool, and their present use."""
+        quotas.known_pools().check(pool)
+        return QuotaList(
+            quotas=quotas.quotas_of({"caller": caller_key(), "pool": pool, "project": chosen(None)})
+        )

@@ -56,16 +56,15 @@ class LineWriter:
         are written.
         """
         with self._change:
-            done = self._wait(seconds)
+            done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
             if done and self._dropped:
                 self._put(self._report(self._dropped))
                 self._dropped = 0
                 self._change.notify_all()
-                done = self._wait(seconds)
+                done = self._change.wait_for(
+                    lambda: not self._waiting and not self._writing, seconds
+                )
             return done
-
-    def _wait(self, seconds: float) -> bool:
-        return self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
 
     def _run(self) -> None:
         while True:

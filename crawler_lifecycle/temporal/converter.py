@@ -21,7 +21,7 @@ from temporalio.contrib.pydantic import (
 from temporalio.converter import CompositePayloadConverter
 
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.domain.undecoded import UndecodedPayload
+from crawler_lifecycle.domain.values import UndecodedPayload
 
 #: The encoding of an encrypted payload, and the metadata field for the reason why a codec could not
 #: decrypt it.

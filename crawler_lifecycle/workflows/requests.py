@@ -22,8 +22,8 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.domain.bounds import INPUT_VALUES_MAX, check_values, shown
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, in_our_words
-from crawler_lifecycle.domain.undecoded import UndecodedPayload
 from crawler_lifecycle.domain.unknown import advise, names_at
+from crawler_lifecycle.domain.values import UndecodedPayload
 
 A = TypeVar("A")
 S = TypeVar("S")

@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     Trigger,
 )
-from crawler_lifecycle.domain.undecoded import UndecodedPayload
+from crawler_lifecycle.domain.values import UndecodedPayload
 from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.runs import Fence, Resting, RunHandle
 

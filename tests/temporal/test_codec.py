@@ -28,7 +28,7 @@ from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.domain.undecoded import UndecodedPayload
+from crawler_lifecycle.domain.values import UndecodedPayload
 from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import ENCODING, Encryption, codec_of, read_keys

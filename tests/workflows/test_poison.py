@@ -33,7 +33,7 @@ from temporalio.service import RPCError
 from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.undecoded import UndecodedPayload
+from crawler_lifecycle.domain.values import UndecodedPayload
 from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried

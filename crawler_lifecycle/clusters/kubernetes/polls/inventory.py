@@ -17,12 +17,12 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import NamedObject
-from crawler_lifecycle.clusters.recorded_tasks import recorded_task
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
+from crawler_lifecycle.process_contract import recorded_task
 
 from .listing import Key, key_of, read_objects, run_uid_of, task_id_of
 from .namespace_identity import read_identity

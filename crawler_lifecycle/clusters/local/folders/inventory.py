@@ -24,7 +24,6 @@ from crawler_lifecycle.clusters.local.processes.identity import (
     given_to,
 )
 from crawler_lifecycle.clusters.local.processes.liveness_marks import LIVE
-from crawler_lifecycle.clusters.recorded_tasks import recorded_task
 from crawler_lifecycle.clusters.volume import folders_in
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.bounds import whole
@@ -32,6 +31,7 @@ from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
+from crawler_lifecycle.process_contract import recorded_task
 from crawler_lifecycle.runner.safe_directory import NotOurs
 
 from . import folder as files

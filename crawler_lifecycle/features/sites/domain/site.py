@@ -1,4 +1,4 @@
-"""Names and limits of sites.
+"""Names, limits and free slots of sites, and the sites of a run.
 
 A site is what shares one budget. By default this is a registered domain with all its hosts. An
 entry can give one host a budget of its own, and a pattern such as ``*.blogs.example`` gives one to
@@ -8,14 +8,18 @@ this host and all hosts below it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, ClassVar, Final, Literal
 
 from crawler_lifecycle.domain.bounds import STRICT, Bound, check_number, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.hosts import domain_of, host_of, is_address, is_public_suffix
+from crawler_lifecycle.domain.pools import Ticket
+from crawler_lifecycle.domain.run import SITES_MAX
 
 from .hours import OpenHours
 
@@ -26,7 +30,7 @@ _PATTERN = "*."
 OBEY: Final = "obey"
 IGNORE: Final = "ignore"
 #: The maximum number of sites with limits of their own.
-SITES_MAX = 10_000
+LIMITED_MAX = 10_000
 _LIMITS = {
     "tasks": Bound(0, 1_000_000, whole=True, or_none=True),
     "requests_per_s": Bound(0.0001, 10_000, "requests a second", or_none=True),
@@ -173,8 +177,8 @@ UNLIMITED = SiteLimits()
 
 def check_sites(count: int) -> None:
     """Raise ``InvalidRequest`` if an installation has too many entries."""
-    if count > SITES_MAX:
-        raise refusal("sites", count, f"give limits to at most {SITES_MAX} sites")
+    if count > LIMITED_MAX:
+        raise refusal("sites", count, f"give limits to at most {LIMITED_MAX} sites")
 
 
 def read_entries(given: object) -> dict[str, SiteLimits]:
@@ -198,3 +202,69 @@ def read_entries(given: object) -> dict[str, SiteLimits]:
     if wrong:
         raise InvalidRequest(*wrong)
     return found
+
+
+def free_slots(limits: SiteLimits, closures: int, tasks: int) -> int | None:
+    """Return how many further tasks an open site allows; ``None`` for any number.
+
+    ``tasks`` is the number of tasks that hold a slot of the site. While ``closures`` is above 0,
+    the site allows one task, which finds out whether it answers again.
+    """
+    most = limits.tasks
+    if closures:
+        most = 1 if most is None else min(most, 1)
+    return None if most is None else max(0, most - tasks)
+
+
+def turns(line: Sequence[Ticket], free: int) -> Counter[int]:
+    """Return how many of the free slots each waiting run gets, by the numbers of the runs.
+
+    ``line`` is in the order of the line. The most urgent runs get all their slots first. Runs of
+    the same priority get one slot in each turn.
+    """
+    given = Counter[int]()
+    for _, urgent in groupby(line, key=lambda ticket: ticket.priority):
+        waiting = list(urgent)
+        while waiting and free:
+            turn = waiting[:free]
+            given.update(ticket.run_id for ticket in turn)
+            free -= len(turn)
+            waiting = [ticket for ticket in waiting if given[ticket.run_id] < ticket.wanted]
+    return given
+
+
+def hosts_of(
+    sites: Sequence[str], args: Mapping[str, str], tasks: Sequence[Mapping[str, str]]
+) -> set[str]:
+    """Return the hosts that a run visits. ``tasks`` contains the arguments of each task.
+
+    In ``sites``, ``{start_url}`` stands for the hosts in the values of this argument. A run with
+    more than ``SITES_MAX`` hosts belongs to no site, and the result is empty. Raises
+    ``InvalidRequest``, which names the field, the value and the fix.
+    """
+    hosts = set[str]()
+    texts = set[str]()
+    for field, text in _texts(sites, args, tasks):
+        if text in texts:
+            continue
+        texts.add(text)
+        hosts.add(host_of(text, field))
+        if len(hosts) > SITES_MAX:
+            return set()
+    return hosts
+
+
+def _texts(
+    sites: Sequence[str], args: Mapping[str, str], tasks: Sequence[Mapping[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield each text that contains a host, after the field in which it was given."""
+    for number, text in enumerate(sites):
+        if not (text.startswith("{") and text.endswith("}")):
+            yield f"sites[{number}]", text
+            continue
+        name = text[1:-1]
+        if name in args:
+            yield f"args.{name}", args[name]
+        for index, task in enumerate(tasks):
+            if name in task:
+                yield f"tasks[{index}].args.{name}", task[name]

@@ -14,7 +14,7 @@ from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 from crawler_lifecycle.store.runs.tickets import SlotLines, late_rows, live_workflows
 
-from ..domain.slots import turns
+from ..domain.site import turns
 from .entries import change_site, entries_for, lock_sites
 from .slots import first_tickets, free_of
 from .tables import run_site, site, site_ticket

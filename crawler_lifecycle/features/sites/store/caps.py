@@ -25,9 +25,7 @@ from crawler_lifecycle.store.runs.pools import ticket_of
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.runs.unit import Unit
 
-from ..domain.hosts import hosts_of
-from ..domain.site import SiteLimits
-from ..domain.slots import turns
+from ..domain.site import SiteLimits, hosts_of, turns
 from .calls import SiteCalls
 from .entries import change_site, db_now, entries_for, lock_sites
 from .reports import hear_refusals, hear_success

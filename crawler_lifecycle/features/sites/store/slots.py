@@ -13,8 +13,7 @@ from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.tickets import holds_slot
 
-from ..domain.site import DEFAULT, UNLIMITED, SiteLimits
-from ..domain.slots import free_slots
+from ..domain.site import DEFAULT, UNLIMITED, SiteLimits, free_slots
 from .entries import db_now
 from .tables import run_site, site, site_ticket
 
