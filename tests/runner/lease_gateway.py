@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
 import threading
 import time
 from collections import Counter, defaultdict
@@ -38,6 +40,8 @@ class LeaseGateway(ThreadingHTTPServer):
         self.connections = connections
         self.requests_per_s = requests_per_s
         self.questions: list[dict[str, Any]] = []
+        self.closings: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+        """The closed sites in the answers to calls that wait for closings."""
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def environment(self) -> dict[str, str]:
@@ -84,6 +88,12 @@ class LeaseGateway(ThreadingHTTPServer):
 
 class _LeaseHandler(_Quiet):
     server: LeaseGateway
+
+    def do_GET(self) -> None:
+        sites: list[str] = []
+        with contextlib.suppress(queue.Empty):
+            sites = self.server.closings.get(timeout=10)
+        self.answer(200, json.dumps({"sites": sites}).encode())
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -419,6 +419,25 @@ def test_one_call_renews_the_lanes_of_several_hosts() -> None:
     assert gateway.questions[1]["a.example"]["kept"]
 
 
+def test_a_closing_pauses_the_requests_of_its_site_before_the_next_renewal() -> None:
+    with LeaseGateway(connections=1) as gateway:
+        variables = gateway.environment()
+        leases = SiteLeases(variables["CRAWL_LEASES_URL"], variables["CRAWL_LEASES_TOKEN"])
+        for host in ("a.example", "b.example"):
+            begun = threading.Event()
+            leases.begin(host, lambda lane, latest, begun=begun: begun.set())
+            assert begun.wait(5)
+            leases.end(host, 0, 200)
+        gateway.closings.put(["a.example"])
+        wait_until(lambda: gateway.closings.empty(), 5)
+        closed_at = time.monotonic()
+        wait_until(lambda: gateway.questions[-1].get("a.example", {}).get("kept") == [], 5)
+        assert time.monotonic() - closed_at < 1.0
+        assert gateway.questions[-1].get("b.example", {"kept": [0]})["kept"] == [0]
+        leases.close()
+        gateway.shutdown()
+
+
 def test_requests_are_counted_by_proxy_after_the_first_one() -> None:
     leases = SiteLeases("http://127.0.0.1:9/leases", "t")
     ends = [None, "p:1", None, *(f"p:{n}" for n in range(2, 40))]

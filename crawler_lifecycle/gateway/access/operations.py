@@ -148,6 +148,10 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         "leaseSites",
     ),
     (
+        Access(Role.OPERATE, own_task=Purpose.LEASES, stream="always", frequent=True),
+        "waitForClosings",
+    ),
+    (
         Access(Role.OPERATE, own_task=Purpose.LEASES, body_max=_ROBOTS_MAX, frequent=True),
         "shareRobots",
     ),

@@ -44,6 +44,8 @@ _SEND_S = 0.01
 RETRY_S = 0.7
 FREE_S = 60.0
 NO_LEASES_S = 5.0
+#: The longest time in seconds for which the gateway answers nothing while no site closes.
+SILENCE_S = 60.0
 #: Seconds in which questions are collected into one call, and by which hosts with lanes are asked
 #: about early in the call of another host.
 COLLECT_S = 0.02
@@ -321,6 +323,8 @@ class SiteLeases:
         """True if the gateway has answered with leases. Then a 404 frees no host any more."""
         self._lost = False
         """True if a report was lost."""
+        self._watches = False
+        """True while a thread waits for closings."""
         self._problem = ""
         self._woken = threading.Event()
         self._wake = wake or self._woken.set
@@ -589,6 +593,39 @@ class SiteLeases:
                     site.ask_at = received + NO_LEASES_S
                 else:
                     site.ask_again(question, received + _CHANCE.uniform(0.5, 1.5))
+            if self._has_lanes() and not self._watches:
+                self._watches = True
+                threading.Thread(target=self._watch, name="crawl-closings", daemon=True).start()
+
+    def _has_lanes(self) -> bool:
+        return not self._closed and any(site.lanes for site in self._sites.values())
+
+    def _watch(self) -> None:
+        """Pause at once when a site closes, as long as this process has lanes."""
+        pause = 0.0
+        while self._watches:
+            time.sleep(pause)
+            names: Any = ()
+            try:
+                names, pause = self._closed_sites()
+            except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+                pause = NO_LEASES_S
+            with self._changed:
+                self._pause(names, time.monotonic())
+                self._watches = self._has_lanes()
+
+    def _closed_sites(self) -> tuple[list[str], float]:
+        """Wait until a site with lanes of this process closes. Return these sites, and the seconds
+        after which to call again.
+        """
+        with contextlib.closing(self._connect(SILENCE_S)) as connection:
+            connection.request("GET", f"{self._url.path}/closings", headers=self._headers)
+            response = connection.getresponse()
+            answer = response.read(_ANSWER_MAX)
+        if response.status != 200:  # an older gateway, or one with too many calls
+            return [], FREE_S
+        names = list(json.loads(answer)["sites"])
+        return names, RETRY_S if names else 0.0
 
     def _send(self, asked: dict[str, dict[str, Any]], now: float) -> tuple[int, Any]:
         """Call the gateway over the last connection, or over a new one if the gateway has closed it

@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.quotas import Quotas
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.canaries.domain.canary import CanarySettings
 from crawler_lifecycle.features.packages.store.packages import NewVersion
+from crawler_lifecycle.features.sites.gateway import closings
 from crawler_lifecycle.features.sites.store.entries import lock_sites
 from crawler_lifecycle.features.sites.store.tables import run_site
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
@@ -385,10 +386,13 @@ def told(answer: Any) -> tuple[object, ...]:
     return answer.status_code, heads, VARIES.sub("KEY", answer.text)
 
 
-def test_of_another_project_every_route_says_what_it_says_of_nothing(apis: Apis) -> None:
+def test_of_another_project_every_route_says_what_it_says_of_nothing(
+    apis: Apis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each route in the table is asked for everything of project a, before it exists and
     afterwards. Each route that reads is also asked for what project b has itself.
     """
+    monkeypatch.setattr(closings, "WAIT_S", 0.0)
     apis.number(0)
     apis.fill("b-admin", "okapi")
     apis.number(FIRST)

@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.features.managers.ports import UserCodeRow
+from crawler_lifecycle.features.sites.gateway import closings
 from crawler_lifecycle.gateway.access.operations import ACCESS
 from crawler_lifecycle.gateway.api.openapi import fields, meanings, parts
 from crawler_lifecycle.web.problem_codes import CODES
@@ -178,8 +179,13 @@ def test_the_examples_start_runs_of_the_example_crawlers(
 
 
 def test_answers_hold_what_is_declared_and_nothing_else(
-    harness: Harness, client: TestClient, document: Any, tmp_path: Path
+    harness: Harness,
+    client: TestClient,
+    document: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(closings, "WAIT_S", 0.0)
     run_id = client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"]}).json()["run_id"]
     harness.claim(run_id)
     harness.deploy(run_id)
@@ -224,6 +230,8 @@ def test_answers_hold_what_is_declared_and_nothing_else(
             .replace("{incident_id}", "1")
             .replace("{site}", "s.example")
             .replace("{id}", "g")
+            .replace("{index}", "0")
+            .replace("{attempt}", "1")
         )
         for name in ("name", "crawler", "package", "version"):
             path = path.replace(f"{{{name}}}", "s")

@@ -82,6 +82,35 @@ def test_four_crawls_of_a_site_keep_its_limits(
     assert stopped_s < 30
 
 
+def test_a_refused_request_pauses_all_crawls_at_once(
+    harness: Harness, tmp_path: Path, crawls: list[Crawl]
+) -> None:
+    """Each sends a request a second, and would send at least one more before it renews."""
+    limit(harness, SiteLimits(requests_per_s=CRAWLS, rest_s=60))
+    database = str(harness.store.database.engine.url)
+    more = {"LIFECYCLE_DATABASE__URL": database, "LIFECYCLE_GATEWAY__TASK_KEY": KEY.decode()}
+    site = JournalSite()
+    with site.serving(), gateway(environment(tmp_path, **more), tmp_path) as service:
+        for number, crawl in enumerate(crawls):
+            variables = leases_of(harness, start_run(harness), service.url)
+            crawl.start({"port": str(site.port), "first": str(number)}, **variables)
+
+        def each_came_lately() -> bool:
+            lately = len(site.between(time.monotonic() - 1.5, time.monotonic()))
+            return len({path.partition("-")[0] for path in site.paths[-lately:]}) == CRAWLS
+
+        wait_until(each_came_lately, 60)
+        refused_at = site.refuse(60)
+        time.sleep(5.0)
+        after = [arrival - refused_at for arrival in site.arrivals if arrival > refused_at]
+        for crawl in crawls:
+            crawl.process.send_signal(signal.SIGTERM)
+        for crawl in crawls:
+            crawl.fixture.finish(crawl.process, 30)
+    print(f"refused {after}")
+    assert 1 <= len(after) <= 2
+
+
 def test_one_of_three_crawls_fetches_robots_txt_and_all_obey_it(
     harness: Harness, tmp_path: Path, crawls: list[Crawl]
 ) -> None:

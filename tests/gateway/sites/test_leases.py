@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -17,11 +18,13 @@ from sqlalchemy import insert, select, update
 from crawler_lifecycle.domain.errors import StoreRefused, StoreUnavailable
 from crawler_lifecycle.features.sites.domain.lanes import LONG_LEASE_S, PACE
 from crawler_lifecycle.features.sites.domain.site import SiteLimits
+from crawler_lifecycle.features.sites.gateway import closings as closings_module
 from crawler_lifecycle.features.sites.gateway import leases as gateway_module
+from crawler_lifecycle.features.sites.gateway.closings import ClosingWatch
 from crawler_lifecycle.features.sites.gateway.leases import LeaseDesk
 from crawler_lifecycle.features.sites.store import leases as leases_module
 from crawler_lifecycle.features.sites.store import minutes as minutes_module
-from crawler_lifecycle.features.sites.store.entries import FRESH
+from crawler_lifecycle.features.sites.store.entries import FRESH, db_now
 from crawler_lifecycle.features.sites.store.leases import LeaseCall, SiteAnswer, SiteReport
 from crawler_lifecycle.features.sites.store.tables import (
     run_site,
@@ -203,6 +206,65 @@ def test_a_run_of_a_project_token_leases_lanes_and_closes_its_site(
         assert client.get(f"/v1/runs/{run_id}").json()["project"] == "a"
         assert len(tasks.ask(run_id, wanted=2)["lanes"]) == 2
         assert tasks.ask(run_id, block={"status": 429, "retry_after_s": 20.0})["closed_s"] > 19
+
+
+def watch(tasks: Tasks, run_id: int) -> Any:
+    """Wait for closings as the run's task."""
+    claim = TaskClaim(Purpose.LEASES, tasks.harness.ref(run_id), 0, 1)
+    headers = {"Authorization": f"Bearer {sign_task(KEY, claim)}"}
+    path = f"/v1/runs/{run_id}/tasks/0/attempts/1/leases/closings"
+    return tasks.client.get(path, headers=headers)
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["here", "at another gateway"])
+def test_a_task_learns_of_a_closing_until_it_has_asked(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    tasks.limit(SHOP, connections=2)
+    first = tasks.start()
+    second = tasks.start()
+    for run_id in (first, second):
+        assert tasks.ask(run_id)["lanes"]
+    with ThreadPoolExecutor() as pool:
+        waits = pool.submit(watch, tasks, second)
+        every_s = closings_module.SEARCH_S
+        time.sleep(2 * every_s)
+        assert not waits.done()
+        if here:
+            monkeypatch.setattr(closings_module, "SEARCH_S", 3_600.0)
+            time.sleep(2 * every_s)
+            tasks.ask(first, block={"status": 429, "retry_after_s": 20.0})
+        else:
+            with tasks.harness.store.database.writing() as conn:
+                closed = {"closed_until": db_now(conn) + 20.0, "closures": 1}
+                conn.execute(update(site).values(**closed))
+        assert waits.result(20).json() == {"sites": [SHOP]}
+    if not here:
+        assert watch(tasks, second).json() == {"sites": [SHOP]}, "it has not asked yet"
+    assert tasks.ask(second)["closed_s"] > 0
+    monkeypatch.setattr(closings_module, "WAIT_S", 0.6)
+    assert watch(tasks, second).json() == {"sites": []}
+
+
+def test_too_many_tasks_do_not_wait_for_closings(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closings_module, "WAITING_MAX", 0)
+    answer = watch(tasks, tasks.start())
+    assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+
+
+def test_waiting_tasks_do_not_delay_the_end_of_the_gateway(harness: Harness) -> None:
+    """A call that waits is answered."""
+
+    async def end() -> list[str]:
+        closings = ClosingWatch(harness.store.database, asyncio.Event())
+        waits = asyncio.create_task(closings.closed_sites("1.0.1"))
+        await asyncio.sleep(0.1)
+        closings.close()
+        return await asyncio.wait_for(waits, 5)
+
+    assert asyncio.run(end()) == []
 
 
 @pytest.mark.parametrize("jump_s", [600.0, -600.0])

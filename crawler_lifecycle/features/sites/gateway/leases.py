@@ -28,6 +28,7 @@ from ..domain.closing import Block
 from ..domain.lanes import LANES_MAX
 from ..store.leases import Answers, LeaseCall, LeaseStore, SiteAnswer, SiteReport
 from ..store.minutes import OTHERS
+from .closings import ClosingWatch
 
 #: The maximum numbers of sites in one call, and of lanes for which a task asks at one site.
 SITES_MAX = 100
@@ -159,6 +160,12 @@ class Leases(StrictBody):
     sites: dict[str, SiteLease]
 
 
+class ClosedSites(StrictBody):
+    """The closed sites at which a task has lanes."""
+
+    sites: list[str] = Field(description="begin no further request there, and ask for new leases")
+
+
 class LeaseDesk:
     """Answers the calls of tasks. Only the event loop uses it."""
 
@@ -167,6 +174,8 @@ class LeaseDesk:
         self._waiting: list[tuple[LeaseCall, asyncio.Future[Answers]]] = []
         self._worker: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
+        self.reported = asyncio.Event()
+        """Set when a task has reported a refused request."""
 
     async def answer(self, call: LeaseCall) -> Mapping[str, SiteAnswer]:
         """Return the answers by host.
@@ -215,6 +224,8 @@ class LeaseDesk:
             self._urgent.set()
         calls = [call for call, _ in batch.values()]
         answers = await run_in_threadpool(self._answers, calls)
+        if any(report.block for call in calls for report in call.reports.values()):
+            self.reported.set()
         for (_, future), found in zip(batch.values(), answers, strict=True):
             if future.done():
                 continue
@@ -250,7 +261,18 @@ def not_executing(call: LeaseCall) -> Problem:
 def add_leases(app: FastAPI, gateway: Gateway) -> None:
     """Add the route by which tasks lease requests to sites."""
     desk = LeaseDesk(LeaseStore(gateway.store.database))
+    watch = ClosingWatch(gateway.store.database, desk.reported)
+    gateway.leaving.append(watch.close)
     tasks = gateway.store.tasks
+
+    async def uid_of(run_id: int, index: int, attempt: int) -> str | None:
+        """Return the uid of the run whose crawler calls; ``None`` if a person does."""
+        run = caller_run()
+        if run is not None:
+            return run.uid
+        if not await run_in_threadpool(tasks.recorded_tasks, [(run_id, index, attempt)]):
+            raise no_task(run_id, index, attempt)
+        return None
 
     @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/leases")
     async def lease_sites(
@@ -272,14 +294,24 @@ def add_leases(app: FastAPI, gateway: Gateway) -> None:
         keep the limits of each site, and a refused request closes the site for all of them.
         """
         reports = {host: demand.to_report(_host(host)) for host, demand in body.sites.items()}
-        run = caller_run()
-        uid = None
-        if run is not None:
-            uid = run.uid
-        elif not await run_in_threadpool(tasks.recorded_tasks, [(run_id, index, attempt)]):
-            raise no_task(run_id, index, attempt)
+        uid = await uid_of(run_id, index, attempt)
         answers = await desk.answer(LeaseCall(run_id, uid, index, attempt, reports, process))
         return Leases(sites={host: _lease(answer) for host, answer in answers.items()})
+
+    @app.get("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/leases/closings")
+    async def wait_for_closings(
+        run_id: Id,
+        index: Annotated[int, Path(ge=0, le=INT_MAX)],
+        attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
+    ) -> ClosedSites:
+        """Wait until a site closes at which the task has lanes, for up to 50 s.
+
+        The crawler of a task calls this with the token in `CRAWL_LEASES_TOKEN`, so that it need not
+        wait for the next renewal of its leases.
+        """
+        uid = await uid_of(run_id, index, attempt)
+        task = LeaseCall(run_id, uid, index, attempt, {})
+        return ClosedSites(sites=await watch.closed_sites(task.task))
 
 
 @functools.lru_cache(20_000)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, false, insert, select
+
+from crawler_lifecycle.store.engine import Database
 
 from ..domain.closing import Block, SiteState, blocked
+from ..domain.lanes import task_of
 from ..domain.site import SiteLimits
-from .tables import site_block
+from .entries import db_now
+from .tables import site, site_block, site_lease
 
 #: The columns of a site that describe its closure.
 CLOSURE = ("closed_until", "closures", "closed_by", "closed_by_run", "closed_status")
@@ -59,3 +64,25 @@ def record_block(
             closed_until=until,
         )
     )
+
+
+def lanes_at_closed_sites(database: Database) -> dict[str, list[str]]:
+    """Return the tasks that have lanes of closed sites and do not know it, with these sites.
+
+    A task that has asked since then has returned its lanes, or they leave. Raises
+    ``StoreUnavailable``.
+    """
+    lease = site_lease.c
+    query = select(lease.holder, lease.site).join(site, site.c.site == lease.site)
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    with database.reading() as conn:
+        now = db_now(conn)
+        query = query.where(
+            site.c.closures > 0,
+            site.c.closed_until > now,
+            lease.until > now,
+            lease.leaves == false(),
+        )
+        for holder, name in conn.execute(query):
+            found[task_of(holder)].add(name)
+    return {task: sorted(names) for task, names in found.items()}
