@@ -54,6 +54,10 @@ class Desk(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.paths: set[str] = set()
         self.connections = 0
+        self.numbers: list[str] = []
+        """The number of each call."""
+        self.loses = False
+        """True if connections break before the answer."""
         self.closes = False
         """True if it closes connections after an answer, without saying so."""
 
@@ -80,6 +84,10 @@ class _Handler(BaseHTTPRequestHandler):
         asked = call["sites"]
         desk.asked.append(asked)
         desk.paths.add(self.path)
+        desk.numbers.append(self.path.rpartition("=")[2])
+        if desk.loses:
+            self.close_connection = True
+            return
         answer = {
             "site": "shop.example",
             "free": desk.free,
@@ -214,7 +222,7 @@ def test_a_refused_host_delays_no_other_one(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(crawl_runner_leases, "time", SimpleNamespace(monotonic=lambda: now))
     crawl_runner_leases._CHANCE.seed(1)
 
-    def call(connection: Any, asked: dict[str, Any]) -> tuple[int, Any]:
+    def call(connection: Any, asked: dict[str, Any], number: int) -> tuple[int, Any]:
         nonlocal now
         now += 0.2
         if "shop..example" in asked:
@@ -253,7 +261,7 @@ def test_a_refused_request_pauses_all_hosts_of_its_site(free: bool) -> None:
     lane = {"lane": 0, "first_s": 0.0, "every_s": 0.0, "until_s": 30.0, "leaves": False}
     answer = {"free": free, "exclusive": False, "probe": False, "closed_s": 0.0, "ask_s": 20.0}
     answer |= {"lanes": [] if free else [lane]}
-    leases._call = lambda connection, asked: (
+    leases._call = lambda connection, asked, number: (
         200,
         {host: {**answer, "site": sites[host]} for host in asked},
     )
@@ -282,7 +290,7 @@ def test_a_refused_request_pauses_all_hosts_of_its_site(free: bool) -> None:
 def test_a_site_whose_limits_are_known_is_never_free_after_an_error(
     leases: Any, desk: Desk, status: int
 ) -> None:
-    """After a 404, this holds for new hosts, too."""
+    """After a 404, no new host is asked about before the gateway answers again."""
     desk.free = False
     ask(leases, desk, "a.example")
     desk.status = status
@@ -290,8 +298,13 @@ def test_a_site_whose_limits_are_known_is_never_free_after_an_error(
     leases.end("a.example", None, 429)
     wait_until(lambda: len(desk.asked) > 3)
     leases.begin("b.example", lambda lane, latest: None)
-    wait_until(lambda: any("b.example" in asked for asked in desk.asked[-2:]))
-    wait_until(lambda: leases._sites["b.example"].ask_at > 0)
+    if status == 422:
+        wait_until(lambda: any("b.example" in asked for asked in desk.asked[-2:]))
+        wait_until(lambda: leases._sites["b.example"].ask_at > 0)
+    else:
+        calls = len(desk.asked)
+        wait_until(lambda: len(desk.asked) > calls + 1)
+        assert desk.numbers[-1] == desk.numbers[-2], "the call is repeated"
     assert not leases.is_free("a.example")
     assert leases.is_free("b.example") == (status == 422), "the gateway does not know this host"
 
@@ -343,6 +356,26 @@ def test_a_gateway_that_knows_no_leases_is_soon_asked_again(leases: Any, desk: D
     wait_until(lambda: not leases.is_free("a.example"), 10)
 
 
+def test_a_call_whose_answer_is_lost_is_repeated_with_its_number(leases: Any, desk: Desk) -> None:
+    """The gateway may have counted its reports. What comes later has another number."""
+    desk.free = False
+    ask(leases, desk, "a.example")
+    desk.loses = True
+    leases.end("a.example", None, 429)
+    wait_until(lambda: len(desk.asked) > 3)
+    leases.end("a.example", None, 200)
+    desk.loses = False
+    wait_until(lambda: any("passed" in asked["a.example"] for asked in desk.asked), 10)
+    reports = {
+        number: json.dumps(asked["a.example"].get("statuses", {}))
+        for number, asked in zip(desk.numbers, desk.asked, strict=True)
+    }
+    assert sorted(set(reports.values())) == ['{"200": 1}', '{"429": 1}', "{}"]
+    lost = [number for number, text in reports.items() if "429" in text]
+    assert len(lost) == 1
+    assert desk.numbers.count(lost[0]) > 2
+
+
 def test_each_process_of_a_task_names_itself(desk: Desk) -> None:
     """In the query, because older gateways do not accept new fields."""
     for _ in range(2):
@@ -351,8 +384,9 @@ def test_each_process_of_a_task_names_itself(desk: Desk) -> None:
         leases.end("a.example", None, 200)
         leases.close()
     assert len(desk.asked) == 4
-    assert len(desk.paths) == 2
-    assert all(re.fullmatch(r"/leases\?process=[0-9a-f]{8}", path) for path in desk.paths)
+    calls = [re.fullmatch(r"/leases\?process=([0-9a-f]{8})&call=\d+", path) for path in desk.paths]
+    assert len({call[1] for call in calls if call}) == 2
+    assert len(calls) == 4
 
 
 STATUSES = [None, -1, 0, 99, 100, 200, 302, 429, 503, 599, 600, 999]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import http.client
+import itertools
 import json
 import logging
 import math
@@ -319,6 +320,13 @@ class SiteLeases:
         self._closed = False
         self._connection: http.client.HTTPConnection | None = None
         self._called_at = 0.0
+        self._number = 0
+        """The number of the last call."""
+        self._repeated: dict[str, dict[str, Any]] = {}
+        """The last call, if it got no answer. It is repeated with the same number, because the
+        gateway may have counted its reports.
+        """
+        self._repeat_at = 0.0
         self._known = False
         """True if the gateway has answered with leases. Then a 404 frees no host any more."""
         self._lost = False
@@ -495,11 +503,16 @@ class SiteLeases:
         """
         calls = deque([sorted(asked, key=lambda host: "block" not in asked[host])])
         with contextlib.closing(self._connect(LAST_CALL_S)) as connection:
+            if self._repeated:
+                self._call(connection, self._repeated, self._number)
+            # The other thread may begin one more call.
+            numbers = itertools.count(self._number + 2)
             while calls and time.monotonic() < until:
                 hosts = calls.popleft()
                 refused = len(hosts) > HOSTS_MAX
                 if not refused:
-                    status, _ = self._call(connection, {host: asked[host] for host in hosts})
+                    questions = {host: asked[host] for host in hosts}
+                    status, _ = self._call(connection, questions, next(numbers))
                     refused = status in _REFUSED
                 if refused and len(hosts) > 1:
                     half = len(hosts) // 2
@@ -532,7 +545,8 @@ class SiteLeases:
                 now = time.monotonic()
                 asked = self._due(now)
                 if not asked:
-                    soonest = min((site.ask_at for site in self._sites.values()), default=now + 60)
+                    times = [site.ask_at for site in self._sites.values()]
+                    soonest = self._repeat_at if self._repeated else min(times, default=now + 60)
                     self._next_ask = soonest
                     self._changed.wait(min(max(soonest - now, 0.005), 60.0))
                     self._next_ask = 0.0
@@ -547,6 +561,8 @@ class SiteLeases:
         The host that has been due longest comes first, so that no host waits for others forever.
         """
         asked: dict[str, dict[str, Any]] = {}
+        if self._repeated:
+            return self._repeated if self._repeat_at <= now else asked
         due = sorted(
             (site.ask_at, host)
             for host, site in self._sites.items()
@@ -571,6 +587,8 @@ class SiteLeases:
         sent = time.monotonic()
         status = 0
         answers: Any = {}
+        if asked is not self._repeated:
+            self._number += 1
         try:
             status, answers = self._send(asked, sent)
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -582,6 +600,7 @@ class SiteLeases:
         received = self._called_at = time.monotonic()
         with self._changed:
             self._known = self._known or status == 200
+            self._repeated = {}
             for host, question in asked.items():
                 site = self._sites[host]
                 if status == 200 and host in answers:
@@ -592,7 +611,8 @@ class SiteLeases:
                     site.free = True
                     site.ask_at = received + NO_LEASES_S
                 else:
-                    site.ask_again(question, received + _CHANCE.uniform(0.5, 1.5))
+                    self._repeated = asked
+                    self._repeat_at = received + _CHANCE.uniform(0.5, 1.5)
             if self._has_lanes() and not self._watches:
                 self._watches = True
                 threading.Thread(target=self._watch, name="crawl-closings", daemon=True).start()
@@ -633,10 +653,10 @@ class SiteLeases:
         """
         if self._connection is not None and now - self._called_at <= KEEP_S:
             with contextlib.suppress(ConnectionError):
-                return self._call(self._connection, asked)
+                return self._call(self._connection, asked, self._number)
         self._disconnect()
         self._connection = self._connect(CALL_S)
-        return self._call(self._connection, asked)
+        return self._call(self._connection, asked, self._number)
 
     def _refused(self, host: str, question: dict[str, Any], now: float, *, hosts: int) -> None:
         """Find out what the gateway does not accept in a call about so many hosts: ask about half
@@ -680,7 +700,7 @@ class SiteLeases:
         self._connection = None
 
     def _call(
-        self, connection: http.client.HTTPConnection, asked: dict[str, dict[str, Any]]
+        self, connection: http.client.HTTPConnection, asked: dict[str, dict[str, Any]], number: int
     ) -> tuple[int, Any]:
         """Return the status and the answers by host.
 
@@ -688,7 +708,7 @@ class SiteLeases:
         server answers, such as an ingress while the gateway starts.
         """
         body = json.dumps({"sites": asked}).encode()
-        connection.request("POST", self._path, body, self._headers)
+        connection.request("POST", f"{self._path}&call={number}", body, self._headers)
         response = connection.getresponse()
         answer = response.read(_ANSWER_MAX)
         if response.status not in (200, _UNKNOWN):

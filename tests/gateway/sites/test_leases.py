@@ -193,6 +193,55 @@ def test_one_transaction_answers_all_processes_of_a_task(monkeypatch: pytest.Mon
     assert store.batches == [["a", "b", "c"], ["a"]]
 
 
+def test_a_repeated_call_counts_once(tasks: Tasks) -> None:
+    """Its connection broke before the answer. A call without a number is always another one."""
+    tasks.limit(SHOP, connections=2)
+    run_id = tasks.start()
+
+    def report(**query: str) -> Any:
+        report = {"wanted": 1, "statuses": {"200": 5}, "proxies": {"p:1": {"200": 5}}}
+        answer = tasks.post(run_id, {SHOP: report}, **query)
+        return answer.json()["sites"][SHOP]["lanes"]
+
+    def counted() -> int:
+        return sum(row["requests"] for row in tasks.rows(site_minute))
+
+    assert report(process="a", call="1")
+    assert report(process="a", call="1"), "it is answered"
+    assert counted() == 5
+    report(process="b", call="1")
+    report(process="a", call="2")
+    assert counted() == 15
+    report(process="a")
+    report(process="a")
+    assert counted() == 25
+    assert [row["proxies"] for row in tasks.rows(site_day)] == [{"p:1": {"200": 25}}]
+
+
+def test_a_call_that_failed_counts_when_it_is_repeated() -> None:
+    store = RefusingStore(StoreUnavailable("away"))
+    desk = LeaseDesk(store)  # type: ignore[arg-type]
+    seen: list[int] = []
+
+    def answer(calls: Sequence[LeaseCall]) -> list[dict[str, SiteAnswer]]:
+        seen.extend(call.reports[SHOP].refused for call in calls)
+        if len(seen) == 1:
+            raise store.error
+        return [{} for _ in calls]
+
+    store.answer = answer  # type: ignore[method-assign]
+    call = LeaseCall(3, None, 0, 1, {SHOP: SiteReport(SHOP, 1, refused=7)}, "a", 1)
+
+    async def ask() -> None:
+        with pytest.raises(StoreUnavailable):
+            await desk.answer(call)
+        await desk.answer(call)
+        await desk.answer(call)
+
+    asyncio.run(ask())
+    assert seen == [7, 7, 0]
+
+
 def test_a_run_of_a_project_token_leases_lanes_and_closes_its_site(
     harness: Harness, tmp_path: Path
 ) -> None:

@@ -40,6 +40,8 @@ PROXIES_MAX = 21
 PROXY_LENGTH_MAX = 255
 #: The maximum number of calls that wait for the database.
 CALLS_MAX = 1000
+#: The maximum number of processes whose last call is remembered.
+COUNTED_MAX = 20_000
 #: Seconds for which a call that only renews leases waits for others, because one transaction for
 #: many calls costs much less.
 PATIENCE_S = 0.5
@@ -174,6 +176,8 @@ class LeaseDesk:
         self._waiting: list[tuple[LeaseCall, asyncio.Future[Answers]]] = []
         self._worker: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
+        self._counted: dict[tuple[str, str], int] = {}
+        """The number of the last call of each process whose reports were counted."""
         self.reported = asyncio.Event()
         """Set when a task has reported a refused request."""
 
@@ -209,7 +213,8 @@ class LeaseDesk:
 
     async def _answer_batch(self) -> None:
         """Answer all calls that are waiting. A second call of a process waits for the next batch,
-        because its lanes have the same holders.
+        because its lanes have the same holders. The reports of a repeated call are not counted
+        again.
         """
         batch: dict[tuple[str, str], tuple[LeaseCall, asyncio.Future[Answers]]] = {}
         rest = []
@@ -218,7 +223,8 @@ class LeaseDesk:
             if caller in batch:
                 rest.append((call, future))
             elif not future.done():
-                batch[caller] = call, future
+                repeated = call.number is not None and self._counted.get(caller) == call.number
+                batch[caller] = call.demand if repeated else call, future
         self._waiting = rest
         if not all(call.only_renews for call, _ in rest):
             self._urgent.set()
@@ -226,13 +232,19 @@ class LeaseDesk:
         answers = await run_in_threadpool(self._answers, calls)
         if any(report.block for call in calls for report in call.reports.values()):
             self.reported.set()
-        for (_, future), found in zip(batch.values(), answers, strict=True):
+        for (caller, (call, future)), found in zip(batch.items(), answers, strict=True):
+            if call.number is not None and not isinstance(found, Exception):
+                self._counted.pop(caller, None)
+                self._counted[caller] = call.number
             if future.done():
                 continue
             if isinstance(found, Exception):
                 future.set_exception(found)
             else:
                 future.set_result(found)
+
+        for caller in [*self._counted][: max(0, len(self._counted) - COUNTED_MAX)]:
+            del self._counted[caller]
 
     def _answers(self, calls: Sequence[LeaseCall]) -> list[Answers | Exception]:
         """Return the answer to each call, or its error.
@@ -287,6 +299,15 @@ def add_leases(app: FastAPI, gateway: Gateway) -> None:
                 description="a name for the process, if several processes of the task ask",
             ),
         ] = "",
+        call: Annotated[
+            int | None,
+            Query(
+                ge=0,
+                le=INT_MAX,
+                description="the number of the call; a process that repeats a call because it got "
+                "no answer uses the same one, and its reports count once",
+            ),
+        ] = None,
     ) -> Leases:
         """Lease lanes of sites, renew them and return them.
 
@@ -295,7 +316,7 @@ def add_leases(app: FastAPI, gateway: Gateway) -> None:
         """
         reports = {host: demand.to_report(_host(host)) for host, demand in body.sites.items()}
         uid = await uid_of(run_id, index, attempt)
-        answers = await desk.answer(LeaseCall(run_id, uid, index, attempt, reports, process))
+        answers = await desk.answer(LeaseCall(run_id, uid, index, attempt, reports, process, call))
         return Leases(sites={host: _lease(answer) for host, answer in answers.items()})
 
     @app.get("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/leases/closings")

@@ -70,6 +70,11 @@ class SiteReport:
     proxies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The part of ``statuses`` that came through each proxy."""
 
+    @property
+    def demand(self) -> SiteReport:
+        """The demand without the report."""
+        return SiteReport(self.host, self.wanted, self.kept)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseCall:
@@ -85,6 +90,8 @@ class LeaseCall:
     attempt: int
     reports: Mapping[str, SiteReport]
     process: str = ""
+    number: int | None = None
+    """The number of the call, which a repetition of the call has, too."""
 
     @property
     def task(self) -> str:
@@ -98,6 +105,12 @@ class LeaseCall:
         """
         place = hashlib.sha256(f"{self.process} {host}".encode()).hexdigest()
         return f"{self.task}/{place[:12]}"
+
+    @property
+    def demand(self) -> LeaseCall:
+        """The call without its reports, which have been counted."""
+        demands = {host: report.demand for host, report in self.reports.items()}
+        return replace(self, reports=demands)
 
     @property
     def only_renews(self) -> bool:
