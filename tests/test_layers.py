@@ -54,6 +54,7 @@ SHARED = (
     "runner.reported",
     "runner.package",
     "runner.tree",
+    "runner.inject.crawl_runner_retry_after",
 )
 
 #: What each part of the package may import. An unlisted part may not exist.

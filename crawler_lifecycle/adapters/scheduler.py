@@ -20,8 +20,8 @@ from crawler_lifecycle.domain.errors import (
     MeantElsewhere,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.domain.retry_after import seconds_to_wait
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
+from crawler_lifecycle.runner.inject.crawl_runner_retry_after import seconds_to_wait
 
 #: The maximum size of a response, in bytes. A response about 500 tasks with long reasons needs a
 #: tenth of this.

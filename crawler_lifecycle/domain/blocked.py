@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from crawler_lifecycle.runner.inject.crawl_runner_retry_after import seconds_to_wait
 from crawler_lifecycle.runner.reported import blocks
-
-from .retry_after import seconds_to_wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .bundle import Bundle
+from .inject.crawl_runner_retry_after import seconds_to_wait
 
 #: The reason in the summary during the upload. It remains there if the runner is killed.
 INTERRUPTED = "the runner was killed while it uploaded them"
@@ -27,6 +28,8 @@ OUT_OF_TIME = "there was no time left"
 #: Timeout in seconds for a connection, and for each read of a response.
 _SILENCE_S = 20.0
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+#: The longest wait that a response can demand.
+_WAIT_MAX_S = 10.0
 #: The number of refusals by object storage after which we give up. An expired address or a wrong
 #: clock can cause one or two.
 _REFUSALS_MAX = 3
@@ -173,7 +176,8 @@ class Upload:
                 return answer.status, answer.read(ANSWER_MAX), 0.0
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, rest(error), _wait(error.headers.get("Retry-After"))
+                wait_s = seconds_to_wait(error.headers.get("Retry-After")) or 0.0
+                return error.code, rest(error), min(wait_s, _WAIT_MAX_S)
         except ValueError as error:
             raise _Never(f"the address of {who} cannot be used: {error}") from None
         except (OSError, http.client.HTTPException) as error:
@@ -191,10 +195,6 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 def passing(status: int) -> bool:
     """Return whether the same request may succeed when it is sent again."""
     return status >= 500 or status in (408, 425, 429)
-
-
-def _wait(text: str | None) -> float:
-    return min(10.0, float(text)) if text and text.isdecimal() else 0.0
 
 
 def rest(error: urllib.error.HTTPError) -> bytes:

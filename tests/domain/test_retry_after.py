@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.retry_after import DAY_S, seconds_to_wait
+from crawler_lifecycle.runner.inject.crawl_runner_retry_after import DAY_S, seconds_to_wait
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
     ("text", "seconds"),
     [
         *(("0", 0), ("17", 17), ("86401", DAY_S), ("9" * 90, DAY_S), ("9" * 5000, None)),
-        *((None, None), ("", None), ("soon", None), ("-3", None), ("1.5", None), ("nan", None)),
+        *((None, None), ("", None), ("soon", None), ("-3", None), (" 1.5 ", 1.5), ("nan", None)),
         *(("٣", None), ("Mon, 99 Nov 2026 12:00:00 GMT", None)),
         ("Mon, 30 Nov 2026 12:00:31 -0000", 31),
     ],

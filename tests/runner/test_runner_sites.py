@@ -33,8 +33,8 @@ from tests.runner.scrapy_project import ScrapyFixture
 sys.path.append(str(Path(crawler_lifecycle.runner.__file__).parent / "inject"))
 import crawl_runner_leases  # type: ignore[import-not-found]
 from crawl_runner_leases import SiteLeases
+from crawl_runner_retry_after import response_wait
 from crawl_runner_sites import _proxy_of, _Wait  # type: ignore[import-not-found]
-from crawl_runner_turns import retry_after_s  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.processes
 
@@ -434,7 +434,7 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 )
 def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None) -> None:
     date = format_datetime(NOW, usegmt=True)
-    assert retry_after_s(value, date) == seconds
+    assert response_wait(value, date) == seconds
 
 
 def test_one_call_renews_the_lanes_of_several_hosts() -> None:

@@ -27,9 +27,9 @@ from crawler_lifecycle import redaction
 from crawler_lifecycle.cloudevents import ENTRY_MAX, event_id, event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.last_words import printable
-from crawler_lifecycle.domain.retry_after import seconds_to_wait
 from crawler_lifecycle.domain.variables import REFERENCE
 from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.runner.inject.crawl_runner_retry_after import seconds_to_wait
 
 from .domain.addresses import WebhookRules
 from .domain.alerts import Alert, alert_of, message

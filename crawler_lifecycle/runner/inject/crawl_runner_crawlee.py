@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from crawl_runner_leases import SiteLeases
+from crawl_runner_retry_after import response_wait
 from crawl_runner_robots import RobotsFile, SharedRobots, redirect_target
-from crawl_runner_turns import known_robots, retry_after_s, turn_at
+from crawl_runner_turns import known_robots, turn_at
 from crawlee import HttpHeaders
 from crawlee.http_clients import HttpClient, HttpCrawlingResult, ImpitHttpClient
 
@@ -112,7 +113,7 @@ class LeasedHttpClient(HttpClient):  # type: ignore[misc]
             async with self._sent(hop, stream=stream, closes=closes) as response:
                 status = response.status_code
                 headers = response.headers
-                retry_after = retry_after_s(headers.get("retry-after"), headers.get("date"))
+                retry_after = response_wait(headers.get("retry-after"), headers.get("date"))
                 self._robots.note(parts.scheme, parts.netloc, headers.get)
                 yield response
         finally:

@@ -33,8 +33,9 @@ from urllib.request import getproxies, proxy_bypass
 
 from crawl_runner_heads import HEAD_MAX, MessageHead, Refusal, RequestTarget, body_size, read_head
 from crawl_runner_leases import SiteLeases
+from crawl_runner_retry_after import response_wait
 from crawl_runner_robots import SharedRobots
-from crawl_runner_turns import known_robots, retry_after_s, turn_at
+from crawl_runner_turns import known_robots, turn_at
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 EXCEPTIONS = ("NO_PROXY", "no_proxy")
@@ -287,7 +288,7 @@ class Exchange:
             await self._send(self._writer, sent)
         self.status = status
         self.response = head
-        self.retry_after = retry_after_s(head.get("retry-after"), head.get("date"))
+        self.retry_after = response_wait(head.get("retry-after"), head.get("date"))
         await self._download(reader)
 
     async def _download(self, reader: asyncio.StreamReader) -> None:

@@ -21,8 +21,8 @@ import weakref
 from typing import Any
 
 from crawl_runner_leases import SiteLeases
+from crawl_runner_retry_after import response_wait
 from crawl_runner_robots import KNOWN_S, RobotsFile, SharedRobots
-from crawl_runner_turns import retry_after_s
 from scrapy import signals
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.exceptions import IgnoreRequest, NotConfigured
@@ -142,7 +142,7 @@ class LeasedRequests:
                     return (response.headers.get(name) or b"").decode("latin-1")
 
                 self._robots.note(parts.scheme, parts.netloc, header)
-                retry_after = retry_after_s(header("Retry-After"), header("Date"))
+                retry_after = response_wait(header("Retry-After"), header("Date"))
             return response
         finally:
             self._leases.end(host, lane, status, retry_after, _proxy_of(request))

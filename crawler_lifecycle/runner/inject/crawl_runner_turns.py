@@ -1,19 +1,13 @@
-"""Waiting for a site's turn and its robots.txt in asyncio, and what it says in ``Retry-After``."""
+"""Waiting for a site's turn and its robots.txt in asyncio."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 
 from crawl_runner_leases import SiteLeases
 from crawl_runner_robots import KNOWN_S, RobotsFile, SharedRobots
-
-#: The longest ``Retry-After`` in seconds.
-_RETRY_MAX = 86_400.0
 
 
 async def turn_at(leases: SiteLeases, host: str) -> int | None:
@@ -73,28 +67,3 @@ async def known_robots(robots: SharedRobots, scheme: str, authority: str) -> Rob
         return await asyncio.wait_for(found, KNOWN_S)
     except asyncio.TimeoutError:  # noqa: UP041 (Python 3.9)
         return None
-
-
-def retry_after_s(text: str | None, date: str | None = None) -> float | None:
-    """Return the seconds of a header ``Retry-After``, from 0 to one day; ``None`` if it is not
-    valid.
-
-    It contains a number or a date. A date counts from the header ``Date`` of the same response, so
-    that a wrong clock does not matter.
-    """
-    text = (text or "").strip()
-    if re.fullmatch(r"[0-9]{1,20}(\.[0-9]{0,9})?", text):
-        return min(float(text), _RETRY_MAX)
-    until = _time_of(text)
-    if until is None:
-        return None
-    now = _time_of(date or "") or datetime.now(timezone.utc)  # noqa: UP017
-    return min(max(0.0, (until - now).total_seconds()), _RETRY_MAX)
-
-
-def _time_of(text: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(text)
-    except (TypeError, ValueError, OverflowError, IndexError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)  # noqa: UP017

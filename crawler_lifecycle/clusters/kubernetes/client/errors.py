@@ -13,7 +13,7 @@ import msgspec
 
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.retry_after import seconds_to_wait
+from crawler_lifecycle.runner.inject.crawl_runner_retry_after import seconds_to_wait
 
 #: The longest wait in seconds that we accept from a server, because a request to stop a task must
 #: not wait forever.
