@@ -13,6 +13,8 @@ from sqlalchemy import insert, update
 
 from crawler_lifecycle.features.sites.domain.lanes import PACE
 from crawler_lifecycle.features.sites.store import leases as leases_module
+from crawler_lifecycle.features.sites.store import robots as robots_module
+from crawler_lifecycle.features.sites.store.robots import RobotsStore
 from crawler_lifecycle.features.sites.store.tables import (
     run_robots,
     run_site,
@@ -59,6 +61,41 @@ class Visitors(Tasks):
 @pytest.fixture
 def visitors(harness: Harness, client: TestClient) -> Visitors:
     return Visitors(harness, client)
+
+
+def test_of_too_many_origins_each_crawl_requests_the_files_itself(
+    visitors: Visitors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are kept are renewed."""
+    monkeypatch.setattr(robots_module, "ORIGINS_MAX", 2)
+    run_id = visitors.visit()
+    for port in (1, 2):
+        assert visitors.share(run_id, f"{ORIGIN}:{port}").json()["fetch"]
+    answer = visitors.share(run_id, f"{ORIGIN}:3").json()
+    assert (answer["fetch"], answer["wait_s"], answer["status"]) == (False, None, None)
+    assert visitors.share(run_id, f"{ORIGIN}:2").json()["fetch"]
+    assert len(visitors.rows(site_robots)) == 2
+
+
+def test_files_without_room_are_unknown_and_do_not_allow_everything(
+    visitors: Visitors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway counts what others keep, once a minute."""
+    monkeypatch.setattr(robots_module, "BYTES_MAX", 2 * len(TEXT))
+    run_id = visitors.visit()
+    for port in (1, 2, 3):
+        origin = f"{ORIGIN}:{port}"
+        assert visitors.share(run_id, origin).json()["fetch"]
+        answer = visitors.report(run_id, TEXT, origin=origin).json()
+        assert answer["status"] == (None if port == 3 else 200)
+    rows = {row["origin"]: row for row in visitors.rows(site_robots)}
+    assert rows[f"{ORIGIN}:3"]["body"] is None
+    assert rows[f"{ORIGIN}:3"]["crawl_delay"] == 5
+    again = RobotsStore(visitors.harness.store.database)
+    with visitors.harness.store.database.reading() as conn:
+        assert not again._budget.has_room(conn, size=1)
+        monkeypatch.setattr(robots_module, "BYTES_MAX", 3 * len(TEXT))
+        assert again._budget.has_room(conn, size=1)
 
 
 def test_one_task_fetches_for_all_and_the_delay_limits_the_site(visitors: Visitors) -> None:

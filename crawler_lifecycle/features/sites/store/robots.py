@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, func, insert, or_, select, update
 
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.store.base.rows import Row
@@ -34,6 +36,11 @@ from .tables import run_robots, run_site, site_lease, site_robots, text_of
 
 #: The maximum number of hosts of a run whose robots.txt is recorded.
 HOSTS_MAX = 1000
+#: The maximum number of origins whose files the database keeps, of the bytes of these files, and
+#: the seconds between two counts of them. Beyond that, each crawler requests the files itself.
+ORIGINS_MAX = 50_000
+BYTES_MAX = 1024**3
+COUNT_S = 60.0
 #: Seconds after which a task asks again while another task fetches the files.
 WAIT_S = 0.5
 _WHAT = "robots.txt of a site"
@@ -72,6 +79,7 @@ class RobotsStore:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._budget = FileBudget()
 
     def ask(self, task: LeaseCall, origin: str) -> RobotsAnswer | None:
         """Return what a task does about the files of an origin; ``None`` if the task does not
@@ -82,7 +90,7 @@ class RobotsStore:
         ``InvalidRequest``.
         """
         name, host = origin_of(origin)
-        return self._db.inserting(_WHAT, lambda conn: _ask(conn, task, name, host))
+        return self._db.inserting(_WHAT, lambda conn: _ask(conn, self._budget, task, name, host))
 
     def report(
         self,
@@ -104,7 +112,9 @@ class RobotsStore:
         reservation = None if tdm is None else tdm_reservation(tdm.body)
         if reservation is not None:
             found |= {"tdm_reserved": reservation.reserved, "tdm_policy": reservation.policy}
-        return self._db.inserting(_WHAT, lambda conn: _report(conn, task, name, host, found))
+        return self._db.inserting(
+            _WHAT, lambda conn: _report(conn, self._budget, task, name, host, found)
+        )
 
     def reserve(self, task: LeaseCall, origin: str, policy: str | None) -> RobotsAnswer:
         """Record that a response of an origin reserved the rights of text and data mining.
@@ -121,7 +131,33 @@ class RobotsStore:
         return RobotsAnswer()
 
 
-def _ask(conn: Connection, task: LeaseCall, origin: str, host: str) -> RobotsAnswer | None:
+class FileBudget:
+    """How many files the database keeps, as far as one gateway knows. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._counted_at = -math.inf
+        self._origins = 0
+        self._bytes = 0
+
+    def has_room(self, conn: Connection, *, origins: int = 0, size: int = 0) -> bool:
+        """Return whether the database may keep so many further origins and bytes, and then count
+        them.
+        """
+        now = time.monotonic()
+        if now - self._counted_at > COUNT_S:
+            self._counted_at = now
+            sums = select(func.count(_r.origin), func.coalesce(func.sum(_r.size), 0))
+            self._origins, self._bytes = map(int, conn.execute(sums).one())
+        if (origins and self._origins >= ORIGINS_MAX) or self._bytes + size > BYTES_MAX:
+            return False
+        self._origins += origins
+        self._bytes += size
+        return True
+
+
+def _ask(
+    conn: Connection, budget: FileBudget, task: LeaseCall, origin: str, host: str
+) -> RobotsAnswer | None:
     if task.task not in alive(conn, [task]):
         return None
     now = db_now(conn)
@@ -141,6 +177,8 @@ def _ask(conn: Connection, task: LeaseCall, origin: str, host: str) -> RobotsAns
         _record(conn, task, host, row)
         return _answer(row, limits)
     if row is None:
+        if not budget.has_room(conn, origins=1):
+            return RobotsAnswer()
         conn.execute(insert(site_robots).values(origin=origin, site=name, **_NEW))
     over = or_(
         _r.claimed_until <= now,
@@ -158,7 +196,12 @@ def _ask(conn: Connection, task: LeaseCall, origin: str, host: str) -> RobotsAns
 
 
 def _report(
-    conn: Connection, task: LeaseCall, origin: str, host: str, found: Mapping[str, Any]
+    conn: Connection,
+    budget: FileBudget,
+    task: LeaseCall,
+    origin: str,
+    host: str,
+    found: Mapping[str, Any],
 ) -> RobotsAnswer:
     name = entries_for(conn, [host])[host][0]
     row = _row_of(conn, origin)
@@ -172,8 +215,11 @@ def _report(
         )
     _check_visits(conn, task, name)
     changed = {**found, "site": name}
-    if "status" in found:
-        valid_s = VALID_S if is_known(found["status"]) else FAILED_S
+    if found.get("size") and not budget.has_room(conn, size=found["size"]):
+        # Its rules are unknown to others. Without the file, they would allow everything.
+        changed |= dict.fromkeys(("status", "sha256", "size", "body"))
+    if "status" in changed:
+        valid_s = VALID_S if is_known(changed["status"]) else FAILED_S
         changed |= {"fetched_at": now, "valid_until": now + valid_s}
     conn.execute(update(site_robots).where(_r.origin == origin).values(**changed))
     update_delays(conn, sites)
