@@ -46,7 +46,7 @@ from crawler_lifecycle.domain.ends import Ends
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.names import CRAWLER_NAME, STACK_HEADER
-from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
+from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX, check_reserve
 from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.quotas import (
     QUOTA_KEY,
@@ -422,10 +422,7 @@ class PoolLimits(_Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.max is not None and self.reserved > self.max:
-            raise ValueError(
-                f"reserved: {self.reserved} is above max: {self.max}; reserve fewer, or raise max"
-            )
+        check_reserve(self.max, self.reserved)
         return self
 
 

@@ -69,6 +69,14 @@ class Pool:
     """The only project whose runs may be in this pool, or ``None`` if runs of every project may."""
 
 
+def check_reserve(most: int | None, reserved: int) -> None:
+    """Raise ``InvalidRequest`` if a pool with this maximum cannot reserve this many slots."""
+    if most is not None and reserved > most:
+        raise InvalidRequest(
+            f"reserved: {reserved} is above max: {most}; reserve fewer, or raise max"
+        )
+
+
 @dataclass(frozen=True)
 class Pools:
     """The pools of an installation, and the slots of its cluster."""

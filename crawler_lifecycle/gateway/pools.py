@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -52,8 +52,8 @@ class PoolList(BaseModel):
 
 
 class PutPool(PoolLimits, SignedBody):
-    """Body of ``PUT /v1/pools/{pool}``: all limits of the pool. An omitted field has its
-    default.
+    """Body of ``PUT /v1/pools/{pool}``, where an omitted field has its default, and of ``PATCH``,
+    where a pool keeps it.
     """
 
     def pool(self) -> Pool:
@@ -83,6 +83,14 @@ def add_pools(app: FastAPI, pools: PoolStore, crawlers: Crawlers) -> None:
         except LifecycleError as error:
             logger.warning("pool %s: a worker will move its waiting runs: %s", name, error)
 
+    def change(name: str, body: PutPool, keep: Collection[str] = ()) -> ChangedPool:
+        before, new = pools.set_pool(name, body.pool(), body.requested_by, keep)
+        note = "Nothing changed."
+        if before != new:
+            note = _changes(before, new)
+            record(name, note)
+        return ChangedPool(**asdict(find(name)), note=note)
+
     @app.get("/v1/pools", **documents(PoolList))
     def list_pools(request: Request) -> Response:
         """The pools of the installation: their settings, the runs that hold their slots, and the
@@ -97,14 +105,16 @@ def add_pools(app: FastAPI, pools: PoolStore, crawlers: Crawlers) -> None:
 
         A pool of the settings (LIFECYCLE_POOLS) cannot be changed here.
         """
-        signed_body = signed(body)
-        new = signed_body.pool()
-        before, is_new = pools.set_pool(pool, new, signed_body.requested_by)
-        if not is_new:
-            return ChangedPool(**asdict(find(pool)), note="Nothing changed.")
-        note = _changes(before, new)
-        record(pool, note)
-        return ChangedPool(**asdict(find(pool)), note=note)
+        return change(pool, signed(body))
+
+    @app.patch("/v1/pools/{pool}")
+    def patch_pool(pool: PoolName, body: BodyOf[PutPool]) -> ChangedPool:
+        """Change the given limits of a pool, or create it with these limits. They hold for the next
+        slot.
+
+        A pool of the settings (LIFECYCLE_POOLS) cannot be changed here.
+        """
+        return change(pool, signed(body), PoolLimits.model_fields.keys() - body.model_fields_set)
 
     @app.delete("/v1/pools/{pool}")
     async def delete_pool(pool: PoolName) -> ChangedPool:

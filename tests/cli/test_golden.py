@@ -201,8 +201,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "package delete shop": [("DELETE", "/v1/packages/shop", {"package": "shop", "versions": 2})],
     "pool set shop-a --max 20 --weight 2.5 --reserved 2 --by eve": [
-        ("GET", "/v1/pools", {"pools": [POOL_GONE]}),
-        ("PUT", "/v1/pools/shop-a", POOL | {"note": "max: 10 → 20"}),
+        ("PATCH", "/v1/pools/shop-a", POOL | {"note": "max: 10 → 20"})
     ],
     "pool delete shop-a": [("DELETE", "/v1/pools/shop-a", POOL | {"note": "deleted"})],
     "site list --show closed": [("GET", "/v1/sites", {"sites": [SITE, SITE_OPEN]})],

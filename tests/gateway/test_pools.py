@@ -423,6 +423,31 @@ def test_a_pool_is_set_changed_and_deleted_at_run_time(
     assert ok(client.get("/v1/pools/shop-d"), 405)
 
 
+def test_a_change_of_some_limits_keeps_what_others_changed_meanwhile(
+    harness: Harness, client: TestClient
+) -> None:
+    def shown() -> list[Any]:
+        [row] = [row for row in client.get("/v1/pools").json()["pools"] if row["name"] == "shop-c"]
+        return [row[name] for name in ("max", "weight", "reserved", "project")]
+
+    def change(**limits: Any) -> Any:
+        return ok(client.patch("/v1/pools/shop-c", json=limits))["note"]
+
+    assert change(max=2, weight=3) == "max: none → 2, weight: 1 → 3"
+    notes = [change(max=4), change(reserved=1)]
+    assert notes == ["max: 2 → 4", "reserved: 0 → 1"]
+    assert shown() == [4, 3, 1, None]
+    answer = client.patch("/v1/pools/shop-c", json={"reserved": 2, "max": 1})
+    assert answer.status_code == 422
+    assert change(max=1) == "max: 4 → 1"
+    answer = client.patch("/v1/pools/shop-c", json={"reserved": 2})
+    assert answer.status_code == 422
+    assert "reserved: 2 is above max: 1; reserve fewer" in answer.text
+    assert change(max=None, reserved=0) == "max: 1 → none, reserved: 1 → 0"
+    assert change() == "Nothing changed."
+    assert ok(client.patch("/v1/pools/shop-a", json={"max": 9}), 409)
+
+
 def test_a_pool_that_a_crawler_of_the_file_names_is_not_deleted(harness: Harness) -> None:
     harness.scheduler = FakeScheduler([replace(CRAWLERS[0], pool="shop-c")])
     with harness.client() as client:

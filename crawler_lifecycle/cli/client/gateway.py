@@ -287,6 +287,10 @@ class Gateway:
         """Replace the document at this path."""
         return self._send("PUT", path, json=dict(body))
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> Document:
+        """Change these fields of the document at this path."""
+        return self._send("PATCH", path, json=dict(body))
+
     def upload(self, path: str, file: IO[bytes], **params: Any) -> Document:
         """Replace what is at this path by the bytes of a file."""
         options: dict[str, Any] = {"params": _given(params), "timeout": UPLOAD_S}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.inputs import filled
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.subjects import By, Kind
@@ -47,22 +46,11 @@ def set_pool(
     name: Name, /, *, options: Annotated[PoolOptions, Parameter(name="*")] = _NONE, by: By = None
 ) -> None:
     """Create a pool, or change the given limits of one. They hold for the next slot."""
-    given = filled(asdict(options))
+    none = {"max": "none", "project": "*"}
+    given = filled(asdict(options)).items()
+    body = {field: None if none.get(field) == value else value for field, value in given}
     with current().gateway() as gateway:
-        body = _present(gateway, name) | given | {"requested_by": by or user()}
-        if body.get("max") == "none":
-            del body["max"]
-        if body.get("project") == "*":
-            del body["project"]
-        KIND.print_facts(gateway.put(KIND.path(name), body))
-
-
-def _present(gateway: Gateway, name: str) -> dict[str, Any]:
-    """Return the limits of a pool in the database; empty if it is new, or cannot be read."""
-    for row in gateway.get("/v1/pools")["pools"]:
-        if row["name"] == name and row["origin"] == "people" and row["max"] != 0:
-            return {field: row[field] for field in PoolOptions.__dataclass_fields__}
-    return {}
+        KIND.print_facts(gateway.patch(KIND.path(name), {**body, "requested_by": by or user()}))
 
 
 def delete(name: Name, /) -> None:

@@ -117,7 +117,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(Role.READ, everything=True), "getAudit"),
     # The limits of a site and a pool hold for the runs of all projects.
     (Access(Role.OPERATE, everything=True), "audit closeSite openSite"),
-    (Access(Role.ADMIN, everything=True), "putSite deleteSite putPool deletePool"),
+    (Access(Role.ADMIN, everything=True), "putSite deleteSite putPool patchPool deletePool"),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
     (Access(Role.READ, stream="when followed"), "getLog"),
     (

@@ -40,6 +40,7 @@ from crawler_lifecycle.domain.pools import (
     Pools,
     Share,
     Ticket,
+    check_reserve,
 )
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.task import TaskStatus
@@ -249,9 +250,12 @@ class PoolStore(SlotLines):
             for name in names
         ]
 
-    def set_pool(self, name: str, new: Pool, by: str | None) -> tuple[Pool | None, bool]:
-        """Create a pool, or change it. Returns the former one, and whether anything changed.
+    def set_pool(
+        self, name: str, new: Pool, by: str | None, keep: Collection[str] = ()
+    ) -> tuple[Pool | None, Pool]:
+        """Create a pool, or change it. Returns the former and the present one.
 
+        ``keep`` are the fields that an existing pool keeps. Nothing of an unreadable one is kept.
         Tasks keep their slots, also above a new maximum. Raises ``InvalidRequest`` if the change
         reserves too many slots or makes too many pools, and ``NotInThisState`` for a pool of the
         settings.
@@ -259,12 +263,15 @@ class PoolStore(SlotLines):
         with self._db.writing() as conn:
             pools = self._locked(conn, name)
             before = pools.named.get(name)
+            if before not in (None, UNREADABLE):
+                new = replace(new, **{field: getattr(before, field) for field in keep})
             if before == new:
-                return before, False
+                return before, new
+            check_reserve(new.max, new.reserved)
             replace(pools, named={**pools.named, name: new}).check_all(before=pools)
             values = {"document": asdict(new), "changed_at": self._clock(), "changed_by": by}
             put_row(conn, stored_pool, {"name": name}, values)
-            return before, True
+            return before, new
 
     def delete_pool(self, name: str, crawlers: Sequence[str]) -> Pool | None:
         """Delete a pool. Returns it; ``None`` if the database does not have it.

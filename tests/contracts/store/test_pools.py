@@ -685,9 +685,9 @@ def test_the_first_pool_counts_in_every_process_and_the_last_ends_it(
         assert store.pools.in_line(big.run_id) is None
         with pytest.raises(InvalidRequest, match="pool: 'shop' is not allowed"):
             run(harness, "early", pool="shop")
-        assert gateway.pools.set_pool("shop", Pool(max=2), "ann") == (None, True)
+        assert gateway.pools.set_pool("shop", Pool(max=2), "ann") == (None, Pool(max=2))
         set_at = clock.now
-        assert gateway.pools.set_pool("shop", Pool(max=2), "bob") == (Pool(max=2), False)
+        assert gateway.pools.set_pool("shop", Pool(max=2), "bob") == (Pool(max=2), Pool(max=2))
         shop = run(harness, "shop", tasks=5, pool="shop")
         assert harness.deploy(shop) == [0, 1]
         assert harness.deploy(big) == [3], "four slots, and two tasks that wait on the cluster"
@@ -907,7 +907,12 @@ def test_an_unreadable_row_shuts_its_pool_alone_until_it_is_set_again(
         assert problems["other"] is None
         store.pools.set_pool("other", Pool(max=3), None)
         assert store.pools.delete_pool("spare", []) is not None
-        store.pools.set_pool("shop", Pool(max=1), None)
+        store.pools.set_pool("shop", Pool(weight=2), None, keep=("max", "reserved"))
+        [row] = [row for row in store.pools.list_pools() if row.name == "shop"]
+        assert (row.max, row.weight, row.reserved) == (None, 2, 0), "nothing of it is kept"
+        store.pools.set_pool("shop", Pool(max=1), None, keep=("weight",))
+        [row] = [row for row in store.pools.list_pools() if row.name == "shop"]
+        assert (row.max, row.weight) == (1, 2)
         assert called(harness) == ["r1"]
         assert harness.deploy(fence) == [0]
         assert [row.problem for row in store.pools.list_pools()] == [None, None, None]
