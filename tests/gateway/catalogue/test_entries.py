@@ -133,6 +133,25 @@ def test_entries_of_a_package_are_started_and_not_changed(
     assert "comes from package 'shop'" in ok(put(client, SHOP), 409)["detail"]
 
 
+def test_an_entry_of_a_package_goes_back_with_its_package(
+    client: TestClient, harness: Harness
+) -> None:
+    def roll_back() -> Any:
+        return client.post("/v1/crawlers/bookshop/rollback")
+
+    for version in ("v1", "v2"):
+        spiders = [{"name": "bookshop", "args": {version: {}}}]
+        harness.store.packages.add_version(NewVersion("shop", version, spiders=spiders))
+        if version == "v1":
+            assert "no version before the current one" in ok(roll_back(), 409)["detail"]
+    assert [*listed(client)["bookshop"]["args"]] == ["v2"]
+    back = ok(roll_back())
+    assert (back["package"], back["note"]) == ("shop", "version v1 of package shop is in use")
+    assert [*listed(client)["bookshop"]["args"]] == ["v1"]
+    assert [*back["document"]["args"]] == ["v1"]
+    assert harness.store.packages.find_version("shop").version == "v1"  # type: ignore[union-attr]
+
+
 def test_an_entry_that_this_build_cannot_read_is_left_out(
     client: TestClient, harness: Harness
 ) -> None:

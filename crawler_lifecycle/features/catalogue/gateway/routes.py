@@ -151,12 +151,22 @@ def add_entries(app: FastAPI, gateway: Gateway) -> None:
         """Use the version of an entry that was in use before the present one. It holds for the next
         run.
 
-        Versions that a canary tried and did not accept are skipped.
+        Versions that a canary tried and did not accept are skipped. For an entry of a package, the
+        package goes back to its version before, with all its crawlers.
         """
         await commands.check_no_file(crawler)
         by = signed(body).requested_by
-        entry = await run_in_threadpool(entries.roll_back, crawler, by)
-        return answer(entry, True, f"version {entry.number} is in use")
+
+        def roll_back() -> ChangedEntry:
+            known = entries.get_entry(crawler)
+            if known is None or known.package is None:
+                entry = entries.roll_back(crawler, by)
+                return answer(entry, True, f"version {entry.number} is in use")
+            used = packages.use_version(known.package, None, by).version
+            note = f"version {used.version} of package {used.package} is in use"
+            return answer(entries.get_entry(crawler) or known, True, note)
+
+        return await run_in_threadpool(roll_back)
 
     @app.get("/v1/crawlers/{crawler}/history", **documents(EntryHistory))
     def list_crawler_history(

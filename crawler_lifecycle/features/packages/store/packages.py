@@ -139,22 +139,24 @@ class PackageStore(StorePart):
             _start_canary(conn, new, old, added, self.new_uid())
         return VersionChange(added, True, missing)
 
-    def use_version(self, name: str, version: str, by: str | None) -> VersionChange:
-        """Make a version current.
+    def use_version(self, name: str, version: str | None, by: str | None) -> VersionChange:
+        """Make a version current; ``None`` is the one that was current before.
 
         Raises ``NotInThisState`` if there is no such version, and ``TooManyOpen``.
         """
 
         def write(conn: Connection) -> VersionChange:
-            _locked(conn, name)
-            found = version_of(conn, name, version)
+            locked = _locked(conn, name)
+            wanted = _before(conn, locked) if version is None and locked else version
+            found = None if wanted is None else version_of(conn, name, wanted)
             if found is None:
-                raise NotInThisState(f"package {name!r} has no version {version!r}")
+                which = "before the current one" if version is None else repr(version)
+                raise NotInThisState(f"package {name!r} has no version {which}")
             now = self._clock()
-            choose_version(conn, of_package(name), version, by, now)
+            choose_version(conn, of_package(name), found.version, by, now)
             if found.current:
                 return VersionChange(found, False, follow(conn, name, by, now))
-            missing = make_current(conn, name, version, by, now)
+            missing = make_current(conn, name, found.version, by, now)
             return VersionChange(replace(found, current=True), True, missing)
 
         return self._db.inserting(f"entries of package {name!r}", write)
@@ -243,14 +245,18 @@ class PackageStore(StorePart):
         with self._db.reading() as conn:
             query = select(package).where(_p.name == name, *seen(package))
             row = conn.execute(query).mappings().one_or_none()
-            if row is None:
-                return None
-            return used_before(conn, name, _versions(conn, name), row["current"], row["former"])
+            return None if row is None else _before(conn, row)
 
     def find_version(self, name: str, version: str | None = None) -> PackageVersion | None:
         """Return a version of a package, by default the current one."""
         with self._db.reading() as conn:
             return version_of(conn, name, version)
+
+
+def _before(conn: Connection, row: Row) -> str | None:
+    """Return the version that was current before; ``None`` if there is none."""
+    name = row["name"]
+    return used_before(conn, name, _versions(conn, name), row["current"], row["former"])
 
 
 def _start_canary(
