@@ -74,7 +74,9 @@ def create_app(
         if call.code is not None and not reaches_gateway:
             raise InvalidRequest(
                 "code: tasks could not fetch it, because LIFECYCLE_GATEWAY__TASK_KEY is not set; "
-                "set it and LIFECYCLE_GATEWAY__URL for the scheduler service"
+                "set it and LIFECYCLE_GATEWAY__URL for the scheduler service, or give the crawler "
+                "an image (crawlctl dev --cluster kubernetes executes only images, because pods "
+                "cannot reach its gateway)"
             )
         deployed = await run_in_threadpool(_deployed, call, deployer, catalogue, owned)
         for task in deployed:

@@ -101,6 +101,18 @@ def test_with_a_token_everything_but_health_asks_for_it(deployer: FakeDeployer) 
         assert done.status_code == 201
 
 
+def test_code_that_tasks_could_not_fetch_is_refused_with_what_helps(
+    client: TestClient, deployer: FakeDeployer
+) -> None:
+    code = {"digest": f"sha256:{'1' * 64}", "version": "v1"}
+    answer = client.post(ONETIME, json=_body(code=code))
+    assert answer.status_code == 422
+    detail = answer.json()["detail"]
+    assert "LIFECYCLE_GATEWAY__TASK_KEY is not set" in detail
+    assert "crawlctl dev --cluster kubernetes executes only images" in detail
+    assert deployer.deployments == []
+
+
 def test_guesses_are_slowed_down_and_the_right_token_gets_in(deployer: FakeDeployer) -> None:
     app = create_app(deployer, FakeCatalogue([CRAWLER]), token="t" * 32)
     with TestClient(app, base_url="http://scheduler:8600") as client:

@@ -82,7 +82,7 @@ def dev(
     LIFECYCLE_USER_CODE__MODULES sets other modules.
 
     With --cluster kubernetes, crawls are Jobs on that cluster. All other parts still run on this
-    machine.
+    machine, where pods cannot fetch deployed code, so crawlers need images.
 
     Parameters
     ----------
