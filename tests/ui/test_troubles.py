@@ -35,8 +35,8 @@ START = "Start with the last arguments"
 PROBLEMS = {
     "Worker crawl-2/811 is silent": ("it is frozen", "start another worker (crawlctl worker)"),
     "Polls are overdue": ("403 Forbidden: no right to list pods", "a poll needs Temporal"),
-    "Pool batch is full": ("1 of 1 slots are in use, the most by run", "Stop"),
-    "Manager 1 is stuck": ("feed: NameError: name 'seeds' is not defined", "Stop"),
+    "Pool batch is full": ("1 of 1", "Stop"),
+    "Manager 1 is stuck": ("NameError: name 'seeds' is not defined", "Stop"),
     "Schedule prices starts nothing": ("no worker was there at 02:30", "Run now"),
     "shop-437 fails": ("KeyError: 'price'", START),
     "shop-7 brings less": ("80 items; good runs", START),
@@ -259,6 +259,10 @@ def test_each_problem_is_found_in_two_presses_and_none_is_invented(
         line = operator.find(sentence)
         act = line.locator(".button")
         shows(page, line.get_by_text(cause), act)
+        leads_to = act.get_attribute("href")
         operator.press(act)
+        if leads_to is not None:
+            expect(page).to_have_url(f"{night}{leads_to}")
+            expect(page.get_by_role("main")).to_contain_text(cause)
         shows(page, page.locator("main, [role=status]").get_by_text(helps).first)
     visitor.leave()

@@ -28,7 +28,7 @@ from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.crawler_fields import Versions
 from crawler_lifecycle.gateway.ui.parts.formats import number
-from crawler_lifecycle.gateway.ui.parts.incidents import incident_line
+from crawler_lifecycle.gateway.ui.parts.incidents import incidents_about
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
     filters_of,
@@ -130,7 +130,6 @@ class CrawlerPages:
     ) -> dict[str, Any]:
         path = crawler_link(name).path
         crawler = known.get(name)
-        incidents = self.store.incidents.list_incidents(subject=f"crawlers/{name}")
         values: dict[str, Any] = {
             "head": "crawler_head.html",
             "name": name,
@@ -138,7 +137,7 @@ class CrawlerPages:
             "last": last,
             "now": self.clock(),
             "kind": run_kind(last) if last else None,
-            "incidents": [incident_line(row) for row in incidents],
+            "incidents": incidents_about(self.store, f"crawlers/{name}"),
             "rate": self.rate(name, DAYS[-1]),
             "schedules": self.schedules(name, known),
             "runs_path": f"{path}/runs",

@@ -239,7 +239,10 @@ def test_graphs_and_managers_that_failed_until_a_later_one_is_good(
         "manager_failed": "managers/1",
         "manager_stuck": "managers/2",
     }
-    before = {row.incident_id for row in player.play()}
+    rows = player.play()
+    before = {row.incident_id for row in rows}
+    causes = [row.cause for row in rows if row.kind == "manager_stuck"]
+    assert causes == ["feed: boom"], "nobody knows managers by their numbers"
     harness.clock.forward(60)
     later = f"{harness.clock.now:%Y-%m-%d %H:%M:%S.%f}"
     failed = "UPDATE graph SET state = 'discarded', ended_at = :at WHERE graph_id = 2"

@@ -23,6 +23,7 @@ from crawler_lifecycle.gateway.ui.parts import forms as fields
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.formats import number
 from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, read
+from crawler_lifecycle.gateway.ui.parts.incidents import incidents_about
 from crawler_lifecycle.gateway.ui.parts.lists import (
     HeldFilters,
     RowPage,
@@ -166,6 +167,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             "broken": unreadable or crawler_gone(row, known),
             "next": upcoming(row, spec, now, NEXT),
             "newest": newest,
+            "incidents": incidents_about(gateway.store, f"schedules/{row.name}"),
             "zone": zone_of(row),
             "now": now,
             "temporal": gateway.temporal_page("schedules", temporal_schedule_id(row.name)),

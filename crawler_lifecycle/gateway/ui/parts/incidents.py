@@ -8,6 +8,7 @@ from crawler_lifecycle.domain.crawlers.state import CrawlerState
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.access.operations import may
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import SUBJECTS, Action
 
 
@@ -23,6 +24,13 @@ class IncidentLine:
     """The action that fixes it, if there is one that the caller may carry out."""
     state: CrawlerState | None
     """The state of its crawler, if it is about one."""
+
+
+def incidents_about(store: Store, subject: str) -> list[IncidentLine]:
+    """Return the open incidents about this subject, such as ``crawlers/shop``, newest first. This
+    call blocks.
+    """
+    return [incident_line(row) for row in store.incidents.list_incidents(subject=subject)]
 
 
 def incident_line(row: IncidentRow) -> IncidentLine:
