@@ -956,6 +956,9 @@ SCHEDULE = Subject(
         ("created", at("created_at")),
     ),
     actions=(
+        # The first one that is possible is what a schedule in this state needs.
+        Action("resume", "Resume", _GOES_ON, _is("paused", True), before="It was not paused."),
+        Action("trigger", "Run now"),
         Action(
             "pause",
             "Pause",
@@ -964,8 +967,6 @@ SCHEDULE = Subject(
             _REASON,
             before="It was paused before.",
         ),
-        Action("resume", "Resume", _GOES_ON, _is("paused", True), before="It was not paused."),
-        Action("trigger", "Run now"),
         Action("backfill", "Backfill …", asks=("after", "until")),
         Action("delete", "Delete", "It is deleted. Everything that it started continues."),
     ),
