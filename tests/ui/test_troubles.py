@@ -35,7 +35,7 @@ START = "Start with the last arguments"
 PROBLEMS = {
     "Worker crawl-2/811 is silent": ("it is frozen", "start another worker (crawlctl worker)"),
     "Polls are overdue": ("403 Forbidden: no right to list pods", "a poll needs Temporal"),
-    "Pool batch is full": ("1 of 1", "Stop"),
+    "Pool batch is full": ("1 of 1", "crawlctl pool set batch"),
     "Manager 1 is stuck": ("NameError: name 'seeds' is not defined", "Stop"),
     "Schedule prices starts nothing": ("no worker was there at 02:30", "Run now"),
     "shop-437 fails": ("KeyError: 'price'", START),
