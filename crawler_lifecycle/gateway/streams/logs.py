@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -353,13 +353,10 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
     """Return the task with this id, or the run's main task. Raises ``Problem`` 404."""
     run_id = run.run_id
     if task_id is None:
-        main = tasks.task_page(run_id, list(TaskStatus), limit=1)
-        if not main:
+        main = first_task(tasks, run, list(TaskStatus))
+        if main is None:
             raise Problem(404, "task_not_found", f"run {run_id} has no tasks", run_id=run_id)
-        state = main[0]
-        return LoggedTask(
-            run, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status
-        )
+        return main
     row = _row(tasks, run_id, task_id)
     if row is None:
         fix = f"GET /v1/runs/{run_id}/tasks lists its tasks"
@@ -372,6 +369,14 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
     return LoggedTask(
         run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status
     )
+
+
+def first_task(tasks: TaskReader, run: RunRef, statuses: Sequence[TaskStatus]) -> LoggedTask | None:
+    """Return the task in one of these statuses with the lowest index."""
+    for state in tasks.task_page(run.run_id, statuses, limit=1):
+        ref = TaskRef(state.task_id, state.index, state.attempt, state.uid)
+        return LoggedTask(run, ref, state.status)
+    return None
 
 
 def _last_error(read: Read, size: int) -> FoundLine | None:

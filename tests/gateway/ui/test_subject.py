@@ -57,7 +57,8 @@ def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool, err
             conn.execute(task_history.update().values(failed))
             conn.execute(run_history.update().values(failed))
         page = browser.get("/runs/1").text
-        log = browser.get("/runs/1/log").text
+        opened = browser.get("/runs/1/log", follow_redirects=True)
+        log = opened.text
         end = browser.get("/runs/1/log?task=1").text
     excerpt = page.partition('class="excerpt"')[2].partition("</pre>")[0]
     if not kept:
@@ -65,7 +66,9 @@ def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool, err
         assert "has no log here" in page
         assert "has no log here" in log
         return
-    assert '<a href="/runs/1/log#found"' in page
+    place = "&around=error#found" if error else ""
+    [redirect] = opened.history
+    assert redirect.headers["location"] == f"/runs/1/log?task=1{place}"
     assert ('id="found"' in log, 'id="found"' in end) == (error, False)
     assert "page 29\n" in end
     if not error:
@@ -77,6 +80,27 @@ def test_a_failed_run_shows_its_error_in_place(harness: Harness, kept: bool, err
     assert '<span class="found">ERROR: &lt;b&gt;no price&lt;/b&gt;' in excerpt
     assert len(re.findall("<span", excerpt)) == 15
     assert 'href="/runs/1/tasks?failed=true"' not in page
+
+
+def test_the_log_of_a_failed_run_is_that_of_the_task_that_failed(harness: Harness) -> None:
+    logs = FakeLogs()
+    with harness.client(harness.new_app(logs=logs)) as client:
+        browser = as_browser(client)
+        tasks = [{"args": {"page": page}} for page in "abc"]
+        browser.post("/v1/runs", json={"crawler": "plain", "tasks": tasks})
+        harness.claim(1)
+        harness.deploy(1)
+        logs.write(b"ERROR: no price\n", 1)
+        with harness.store.database.writer.begin() as conn:
+            t = task_history
+            conn.execute(t.update().values(status="SUCCEEDED", ended_at=harness.clock()))
+            conn.execute(t.update().where(t.c.task_index > 0).values(status="FAILED"))
+            ended = {"status": "FAILED", "ended_at": harness.clock()}
+            conn.execute(run_history.update().values(ended))
+        assert "Why task 1 failed" in browser.get("/runs/1").text
+        log = browser.get("/runs/1/log", follow_redirects=True).text
+        assert 'Task 1 <span class="status failed">' in log
+        assert 'Task 0 <span class="status succeeded">' in browser.get("/runs/1/log?task=1").text
 
 
 def test_an_unreadable_task_does_not_take_the_overview_away(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.routes import RunViews
@@ -46,17 +45,11 @@ class RunHead:
         return row, await run_in_threadpool(self._values, row, run)
 
     def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
-        tabs = tabs_of(RUN.path(run.run_id), counts(run))
-        if row.status == RunStatus.FAILED:  # its log opens at its last error
-            tabs = [
-                replace(tab, address=f"{tab.address}#found") if tab.word == "Log" else tab
-                for tab in tabs
-            ]
         return {
             "head": "run_head.html",
             "run": run,
             "cause": cause(run),
-            "tabs": tabs,
+            "tabs": tabs_of(RUN.path(run.run_id), counts(run)),
             "temporal": self.temporal_page("workflows", run.workflow_id),
             "now": self.views.clock(),
         }

@@ -12,13 +12,14 @@ from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError, RunDeleted
 from crawler_lifecycle.domain.last_words import is_loud
 from crawler_lifecycle.domain.log_search import LINE_MAX, FoundLine
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, LogChoice, NameChoice
 from crawler_lifecycle.gateway.runs.commands import check_kept, undeleted
@@ -26,7 +27,7 @@ from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, logged_task, missing
 from crawler_lifecycle.gateway.runs.routes import RunId
-from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
+from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task, first_task
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.forms import query_of
@@ -45,6 +46,8 @@ from crawler_lifecycle.web.problems import Problem, of_error
 from .columns import FILES
 from .head import RunHead
 
+#: The statuses of tasks that failed.
+FAILED = (TaskStatus.FAILED, TaskStatus.LOST)
 #: The maximum number of lines of a log in the first response of the page.
 LINES = 500
 #: The maximum number of bytes of a log in the first response of the page.
@@ -107,24 +110,25 @@ def add_log(app: FastAPI, reader: LogReader, head: RunHead) -> None:
         """Show the end of a task's log, the lines around one line, the lines that match a search,
         or the reason why the log cannot be shown.
 
-        Without parameters, the log of a failed run opens at its last error.
+        Without parameters, redirect from the log of a failed run to the last error of its first
+        failed task or, if its log has none, to the end of that log.
         """
         choice = query_of(request, LogChoice)
         row, values = await head.read(run_id)
+        alone = ALONE in request.scope
         try:
             check_kept(row)
+            if row.status == RunStatus.FAILED and not (alone or request.query_params):
+                failed = await run_in_threadpool(first_task, reader.tasks, row.ref, FAILED)
+                if failed is not None:
+                    end = f"{request.url.path}?task={failed.ref.task_id}"
+                    found = await shown_log(reader, failed, LogChoice(around="error"))
+                    return RedirectResponse(f"{end}&around=error#found" if found.lines else end)
             task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
         except (Problem, RunDeleted) as error:
             return empty_tab(request, "Log", error, values)
         # The stream of the page updates only the status. The lines come from the stream of the log.
-        alone = ALONE in request.scope
-        shown = ShownLog()
-        if not alone and row.status == RunStatus.FAILED and not request.query_params:
-            at_error = LogChoice(around="error")
-            shown = await shown_log(reader, task, at_error)
-            choice = at_error if shown.lines else choice
-        if not (alone or shown.lines):
-            shown = await shown_log(reader, task, choice)
+        shown = ShownLog() if alone else await shown_log(reader, task, choice)
         asked = choice.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return answer(
             request,

@@ -50,8 +50,9 @@ from .figures import (
     figures,
 )
 from .head import RunHead
+from .reading import FAILED
 from .story import Picture, picture
-from .why import FAILED, ErrorLines
+from .why import ErrorLines
 
 #: The maximum number of corrections that are read, and of changes of status that are drawn.
 CORRECTIONS_MAX = 200

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.api.paging import LogChoice
-from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader
-from crawler_lifecycle.ports.runs import RunRow, TaskRef
+from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, first_task
+from crawler_lifecycle.ports.runs import RunRow
 
-from .reading import ShownLog, shown_log
+from .reading import FAILED, ShownLog, shown_log
 
 #: Seconds that a page waits for the lines. After that, it shows only a link.
 WAIT_S = 1.0
 #: The maximum number of logs whose lines are kept.
 KEPT_MAX = 200
-FAILED = (TaskStatus.FAILED, TaskStatus.LOST)
 _CHOICE = LogChoice(around="error", before=10, after=4)
 
 
@@ -49,17 +47,12 @@ class ErrorLines:
         if not row.status.terminal or row.deleted_at is not None:
             return None
         try:
-            failed = await run_in_threadpool(
-                self._reader.tasks.task_page, row.run_id, list(FAILED), limit=1
-            )
+            task = await run_in_threadpool(first_task, self._reader.tasks, row.ref, FAILED)
         except RowUnreadable:  # the tasks tab names the unreadable row
             return None
-        if not failed:
+        if task is None:
             return None
-        task = failed[0]
-        ref = TaskRef(task.task_id, task.index, task.attempt, task.uid)
-        log = await self._lines(LoggedTask(row.ref, ref, task.status))
-        return FailedTask(task.task_id, task.index, log)
+        return FailedTask(task.ref.task_id, task.ref.index, await self._lines(task))
 
     async def _read(self, task: LoggedTask) -> ShownLog:
         """Return the lines around the last error, or the end of a log without an error."""
