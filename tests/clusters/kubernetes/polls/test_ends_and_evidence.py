@@ -124,20 +124,24 @@ def test_a_job_with_our_name_and_without_our_labels_is_nobody_s_to_stop(harness:
 
 
 def test_a_job_whose_variables_another_hand_changed_hides_no_other_task(harness: Harness) -> None:
-    harness.deploy(tasks=3)
+    harness.deploy(tasks=4)
 
-    def nest(job: dict[str, Any]) -> None:
-        variables = job["spec"]["template"]["spec"]["containers"][0]["env"]
-        [args] = [one for one in variables if one["name"] == "CRAWL_ARGS"]
-        args["value"] = "[" * 100_000
+    def write_args(index: int, value: str) -> None:
+        def change(job: dict[str, Any]) -> None:
+            for variable in job["spec"]["template"]["spec"]["containers"][0]["env"]:
+                if variable["name"] == "CRAWL_ARGS":
+                    variable["value"] = value
 
-    harness.server.change_job(harness.name(0), nest)
+        harness.server.change_job(harness.name(index), change)
+
+    write_args(0, "[" * 100_000)
+    write_args(1, "[1]")
     harness.server.change_job(
-        harness.name(1),
+        harness.name(2),
         lambda job: job["metadata"].setdefault("annotations", {}).update({labels.RECORD: "[1]"}),
     )
     found = harness.cluster.task_records(run_ref(RUN))
-    assert [(one.index, one.record) for one in found] == [(1, {}), (2, {})]
+    assert [(one.index, one.args, one.record) for one in found] == [(2, {}, {}), (3, {}, {})]
 
 
 def test_a_suspended_job_is_stopped(harness: Harness) -> None:
