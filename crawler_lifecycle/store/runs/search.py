@@ -45,7 +45,8 @@ VALUES = {
     "outcome": run_history.c.outcome,
     "pool": run_history.c.pool,
 }
-#: The maximum number of ids that one statement reads, and that one search reads.
+#: The maximum number of ids that one statement reads, and that one search reads unless its project
+#: has fewer than ``_RARE`` runs.
 _CHUNK = 500
 _READ_MAX = 5_000
 #: A word with fewer entries than this has few runs, so one statement sorts all of them.
@@ -103,7 +104,7 @@ def _with_words(
         reach.note = "search: this text has no letter or digit, so no run matches; give a word."
         return [], reach
     ids = list[int]()
-    sources = _sources(conn, filters, words)
+    sources, most = _sources(conn, filters, words)
     times = times_of(conn, filters)
     before = filters.before_run_id or ID_MAX
     after = 0
@@ -112,7 +113,7 @@ def _with_words(
         before = min(before, first_after(conn, filters.created_until))
     if filters.created_from is not None:
         after = last_before(conn, filters.created_from)
-    for _ in range(0, _READ_MAX, _CHUNK):
+    for _ in range(0, most, _CHUNK):
         chunk = _chunk(conn, replace(filters, before_run_id=before), times, sources)
         chunk = [run_id for run_id in chunk if run_id > after]
         reach.whole = not chunk
@@ -145,8 +146,10 @@ class _Source:
     """True if the condition is a range of words, whose entries are not sorted by run."""
 
 
-def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> list[_Source]:
-    """Return sources that together contain every matching run.
+def _sources(
+    conn: Connection, filters: RunFilters, words: Sequence[str]
+) -> tuple[list[_Source], int]:
+    """Return sources that together contain every matching run, and how many ids are read of them.
 
     Returns no source if the newest runs must be checked instead.
     """
@@ -162,18 +165,18 @@ def _sources(conn: Connection, filters: RunFilters, words: Sequence[str]) -> lis
     ]
     fewest = min(counts)
     if fewest < _RARE:
-        return [sources[counts.index(fewest)]]
+        return [sources[counts.index(fewest)]], _READ_MAX
     mine = seen(run_history, leads=True)
     if mine:
         # The entries of frequent words are mostly those of other projects.
         own = [select(run_history.c.run_id).where(*mine).limit(_RARE)]
         if base.counted(conn, own, _RARE) < _RARE:
-            return []
+            return [], _RARE
     for word in sorted(words, key=len, reverse=True):
         begun = _begun_words(conn, word)
         if len(begun) <= _MERGED_MAX:
-            return [_Source(entry.word == whole, False) for whole in begun]
-    return []
+            return [_Source(entry.word == whole, False) for whole in begun], _READ_MAX
+    return [], _READ_MAX
 
 
 def _begun_words(conn: Connection, beginning: str) -> list[str]:

@@ -221,6 +221,9 @@ def test_frequent_words_of_other_projects_do_not_hide_those_of_a_small_one(
     with limited("small"):
         assert found(harness, "services") == [mine]
         assert found(harness, "services", crawler="services") == [mine]
+        for n in range(8):
+            harness.run(f"s{n}", crawler="sitemap", project="small")
+        assert found(harness, "services") == [mine], "all runs of a small project are read"
 
 
 def test_a_search_says_what_it_left_out(
