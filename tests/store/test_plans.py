@@ -496,7 +496,7 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
             graphs(Harness(watched, filled.clock), size)  # type: ignore[arg-type]
             schedules(Harness(watched, filled.clock))  # type: ignore[arg-type]
             webhooks(Harness(watched, filled.clock))  # type: ignore[arg-type]
-            incidents(Harness(watched, filled.clock))  # type: ignore[arg-type]
+            incidents(Harness(watched, filled.clock), size)  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
             access(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
@@ -895,7 +895,7 @@ def managing(harness: Harness, size: Size) -> None:
     managed = Managed.begun(harness)
     for n in range(size.large // 1000):
         managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
-    managed.pick(50)
+    managed.pick(size.large // 120)
     managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
     [first, *_] = runs = managed.begin()
     managed.pick(2)
@@ -1000,8 +1000,8 @@ def webhooks(harness: Harness) -> None:
     harness.store.run_reports.note_blocked("crawl/services/stale", None, "a bug", clock.now)
 
 
-def incidents(harness: Harness) -> None:
-    """Incidents of 300 crawlers that fail repeatedly, most of them closed."""
+def incidents(harness: Harness, size: Size) -> None:
+    """Incidents of crawlers that fail repeatedly, most of them closed."""
     store, clock = harness.store.incidents, harness.clock
     kinds = [kind for kind in INCIDENT_KINDS if kind.startswith("crawler_")]
     needs = [
@@ -1014,7 +1014,7 @@ def incidents(harness: Harness) -> None:
             clock.now,
             f"{n}",
         )
-        for n in range(300)
+        for n in range(size.runs // 40)
     ]
     for _ in range(8):
         store.record_conditions(needs, lambda row: True)
