@@ -367,12 +367,14 @@ def test_a_first_visit_and_a_list_of_50_runs_are_small(
 # --- texts ----------------------------------------------------------------------------------------
 
 TEXTS = [
-    *(text for text in HOSTILE if set("<{\u202e\r") & set(text)),
+    *(text for text in HOSTILE if set("<\r") & set(text)),
+    # Characters and marks that can share a text, because none hides another.
+    "".join(text for text in HOSTILE if set("{\u202e") & set(text))
+    + "\u2028\u2029\x85\x0b\x1b[31m",
     'javascript:alert(1)"><script>alert(1)</script>',
     "=HYPERLINK(1)' onmouseover='alert(1)",
     "</textarea></pre></title><svg onload=alert(1)>",
     "&lt;b&gt; &amp;quot; &#x3c;]]><!-- --!> <!DOCTYPE x>",
-    "\u2028\u2029\x85\x0b\x1b[31m",
 ]
 #: Columns with text from outside whose type does not show this; ``Words`` does.
 COLUMNS = (
