@@ -16,10 +16,13 @@ from tests.gateway.ui.fleet_scene import fill_fleet
 from tests.support.databases import make_tables
 from tests.ui.browser import Visitor
 
+WORD = "W" * 800
 WIDTHS = (360, 480, 768, 1024, 1440, 1920)
-#: The page of every list. The run has tasks.
-LISTS = (
+#: The page of every list, and one of each subject. The run has tasks.
+PAGES = (
     "/",
+    "/incidents",
+    "/incidents/1",
     "/runs",
     "/runs?status=FAILED&search=W",
     "/managers",
@@ -33,8 +36,23 @@ LISTS = (
     "/access",
     "/runs/1/tasks",
     "/runs/1/files",
+    "/runs/1",
+    "/runs/1/timeline",
+    "/runs/1/request",
+    "/runs/1?compare=2",
+    "/crawlers/shop-437",
+    "/crawlers/shop-437/runs",
+    "/crawlers/shop-437/failures",
+    "/managers/1",
+    f"/graphs/{WORD[:100]}",
+    f"/schedules/{WORD[:60]}",
+    f"/webhooks/{WORD[:60]}",
+    f"/webhooks/{WORD[:60]}/deliveries",
+    f"/sites/{WORD[:60].lower()}.example",
+    f"/sites/{WORD[:60].lower()}.example/blocks",
+    f"/search?q={WORD[:60]}",
+    "/parts",
 )
-WORD = "W" * 800
 #: Cells and items of the page whose visible content overlaps the next one, and whether the page is
 #: wider than its window.
 FAULTS = """() => {
@@ -100,7 +118,7 @@ def test_nothing_overlaps_and_nothing_is_wider_than_its_window(
 ) -> None:
     visitor = Visitor(browser, origin, {"color_scheme": scheme})
     page = visitor.open("/healthz")
-    for path in LISTS:
+    for path in PAGES:
         page.goto(path)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         for width in WIDTHS:
