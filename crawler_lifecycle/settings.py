@@ -621,9 +621,9 @@ class LimitSettings(_Section):
     """The maximum numbers of managers, graphs, schedules and webhooks."""
 
     managers: int = Field(default=MOST["managers"], ge=1, le=100_000)
-    """maximum number of managers that have not ended"""
+    """maximum number of open managers"""
     graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000)
-    """maximum number of graphs that are executing"""
+    """maximum number of open graphs"""
     schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000)
     """maximum number of schedules, including paused schedules"""
     webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX)
@@ -696,7 +696,7 @@ class Settings(BaseSettings):
     retries: Retries = Field(default_factory=Retries)
     """JSON: [retries](resuming.md#automatic-retries) of all crawlers"""
     ends: Ends = Field(default_factory=Ends)
-    """JSON: [what exit codes and last words mean](crawlers.md#ends), for all crawlers"""
+    """JSON: [what exit codes and finish reasons mean](crawlers.md#ends), for all crawlers"""
     stack: str | None = None
     """[stack](cli.md#dev) of the process; set only by `crawlctl dev`"""
     catalogue: Path = Path("crawlers.yaml")

@@ -381,7 +381,7 @@ def _is(name: str, *values: object) -> Callable[[Document], bool]:
 # --- runs -----------------------------------------------------------------------------------------
 
 TERMINAL = ("COMPLETED", "FAILED")
-_FORCED_BEFORE = "This forced stop was recorded before."
+_FORCED_BEFORE = "This forced stop was already recorded."
 _ATTEMPT = "Attempt {attempt} is accepted."
 _AGAIN = {"rerun": True}
 
@@ -494,7 +494,7 @@ RUN = Subject(
         ("uid", "run_uid"),
     ),
     actions=(
-        Action("stop", "Stop", _RECORDED, _live, _REASON, before="This stop was recorded before."),
+        Action("stop", "Stop", _RECORDED, _live, _REASON, before="This stop was already recorded."),
         Action(
             "force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop", before=_FORCED_BEFORE
         ),
@@ -514,7 +514,7 @@ RUN = Subject(
             "delete",
             "Delete",
             "Its deletion is recorded.",
-            before="Its deletion was recorded before.",
+            before="Its deletion was already recorded.",
         ),
     ),
 )
@@ -965,7 +965,7 @@ SCHEDULE = Subject(
             "It is paused.",
             _is("paused", False),
             _REASON,
-            before="It was paused before.",
+            before="It was already paused.",
         ),
         Action("backfill", "Backfill …", asks=("after", "until")),
         Action("delete", "Delete", "It is deleted. Everything that it started continues."),

@@ -56,12 +56,11 @@ _HEAD = """# Problem documents
 
 <!-- `python3 -m tools openapi` writes this page from crawler_lifecycle/web/problem_codes.toml. -->
 
-Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`).
+Every response with status 400 or above is a problem document (RFC 9457, `application/problem+json`).
 
 `type` consists of `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title`
-and `detail` are for people, and their words may change. `status` is the status of the answer,
-`run_id` the number of an existing run, and `errors` a list of `field`, `message` and `value`. The
-header `X-Request-Id` equals `http_request` in the log of the service.
+and `detail` are for people, and their words may change. `status` is the status of the response,
+`run_id` the number of an existing run, and `errors` a list of `field`, `message` and `value`. The `X-Request-Id` header equals `http_request` in the service's log.
 
 [These rules](gateway.md#errors-and-repeating) say when a program repeats a request; a code's entry
 names its exceptions. With a 503, nothing was accepted.

@@ -213,8 +213,8 @@ def stretched(factor: float) -> None:
     poll is stretched."""
     if _outside is not None:
         text = (
-            "Stretch of the interval before the poll that was planned last; 1 while polls are "
-            "on time"
+            "Factor by which the interval before the last planned poll was stretched; 1 while "
+            "polls are on time"
         )
         _outside.create_gauge_float("lifecycle_poll_stretch", text).set(factor)
 

@@ -359,7 +359,7 @@ class FileReading:
                 found += piece
         if opened.at < min(offset + PIECE, opened.size):
             raise NotDelivered(
-                f"run {run_id}: {file} was removed while it was being read; begin again"
+                f"run {run_id}: {file} was removed while it was being read; start over"
             )
         self._opened.keep(run_id, name, opened)
         return bytes(found)
@@ -419,7 +419,7 @@ def _pieces(
         if now is None or not now.data:
             raise NotDelivered(
                 f"run {run.run_id}: {path!r:.300} was removed while it was being read, or cut at "
-                f"byte {offset:,}; begin again"
+                f"byte {offset:,}; start over"
             )
         data = now.data[: first.size - offset]
         yield data

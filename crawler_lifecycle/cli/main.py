@@ -63,7 +63,7 @@ SERVICES = {
     ),
     "audit": (
         "admin.audit:audit",
-        "Compare database, cluster and Temporal, and repair differences.",
+        "Compare the database, the cluster and Temporal, and repair differences.",
     ),
     "dev": ("stack.dev:dev", "Run everything on this machine until Ctrl-C."),
     "init": (

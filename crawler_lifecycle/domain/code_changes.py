@@ -1,4 +1,6 @@
-"""Changes of the code of a crawler between its runs, and what its runs brought before and after."""
+"""Changes of the code of a crawler between its runs, and what its runs produced before and
+after.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class IncidentRow:
     first_run_id: int | None
     last_run_id: int | None
     opened_at: datetime
-    """The time since when it has needed attention."""
+    """Since when it has needed attention."""
     last_at: datetime
     """The time of its newest occurrence."""
     closed_at: datetime | None = None

@@ -1,5 +1,5 @@
 """The results of runs: which of them are good, how long they took, what is usual, and which of them
-brought unusually few items.
+produced unusually few items.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def usual(good: Sequence[object], name: str = "items") -> float | None:
 
 
 def brought_less(runs: Sequence[ItemsResult]) -> dict[int, str]:
-    """Return a sentence about each run that brought unusually few items, by its number.
+    """Return a sentence about each run that produced unusually few items, by its number.
 
     Among the newest ``EARLIER`` ended runs, the newest completed run with each combination of
     arguments and settings is judged, because a good run says nothing about other arguments.
@@ -116,7 +116,7 @@ def brought_less(runs: Sequence[ItemsResult]) -> dict[int, str]:
         expected = usual(comparable(run, ended[position + 1 :]))
         if run.items is not None and expected is not None and run.items < LESS * expected:
             found[run.run_id] = (
-                f"run {run.run_id} brought {run.items:,} items; good runs with the same arguments "
-                f"bring {expected:,g} (median)"
+                f"run {run.run_id} produced {run.items:,} items; good runs with the same arguments "
+                f"produce {expected:,g} (median)"
             )
     return found

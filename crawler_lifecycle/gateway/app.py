@@ -163,7 +163,7 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
                 name: answer if answer == "ok" else _HIDDEN for name, answer in checks.items()
             }
         if callers is not None:
-            # If a new tokens file is broken, the former tokens stay valid. So the fault is reported
-            # here, and we stay ready.
+            # If a new tokens file is broken, the previous tokens stay valid. So the fault is
+            # reported here, and we stay ready.
             checks["tokens"] = callers.problem or "ok"
         return Readiness(ready=ready, checks=checks)

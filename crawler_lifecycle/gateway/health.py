@@ -179,7 +179,7 @@ class Health:
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
             if not late.count and not late.lost:
                 return (
-                    HealthPart("polls", "ok", "all due polls were made", None, now),
+                    HealthPart("polls", "ok", "no poll is overdue", None, now),
                     words,
                     worst_s,
                 )
@@ -199,9 +199,9 @@ class Health:
         except (TimeoutError, LifecycleError) as error:
             why = str(error) or f"the database did not answer within {READY_TIMEOUT_S:g} s"
             part = HealthPart(
-                "polls", "bad", f"it is not known whether polls are made: {why}", None, now
+                "polls", "bad", f"it is not known whether runs are polled: {why}", None, now
             )
-            return part, "not known now", None
+            return part, "not known at the moment", None
 
     async def _ask_queues(self) -> tuple[list[HealthPart], list[HealthPart]]:
         """Return a part for each task queue, in two versions: one for callers of a single project,

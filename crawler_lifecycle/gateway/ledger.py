@@ -96,7 +96,7 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         responses={
             202: {
                 "model": AuditAnswer,
-                "description": "It is executing; GET /v1/audit has its report later",
+                "description": "It is running; GET /v1/audit has its report later",
             }
         },
     )
@@ -108,14 +108,14 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         After a restore of the database, some executing tasks may have no row. ``unknown`` defines
         what to do with them: ``adopt`` writes their rows again, and ``end`` ends them.
         """
-        with needing_temporal("no audit was made; send this later."):
+        with needing_temporal("no audit was started; send this later."):
             audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
         if report is not None:
             return AuditAnswer(audit_id=audit_id, report=Audit.of(report), note=None)
         response.status_code = 202
         response.headers["Location"] = f"/v1/audit?audit_id={audit_id}"
         note = (
-            "The audit is executing; GET /v1/audit has its report later. Workers with the role "
+            "The audit is running; GET /v1/audit has its report later. Workers with the role "
             "audit carry it out."
         )
         return AuditAnswer(audit_id=audit_id, report=None, note=note)
@@ -130,7 +130,7 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         report = await run_in_threadpool(findings.last_audit, audit_id)
         if report is None and audit_id is not None:
             detail = (
-                f"audit {audit_id!r} has no report; it is still executing, or is older than 30 days"
+                f"audit {audit_id!r} has no report; it is still running, or is older than 30 days"
             )
             raise Problem(404, "audit_not_found", detail)
         still_open = await run_in_threadpool(findings.audit_findings, "open", FINDINGS_MAX)

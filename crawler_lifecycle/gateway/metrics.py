@@ -48,7 +48,10 @@ class Metrics(Figures):
         name = self.prefix
         registry = self.registry
         self.readers = Gauge(
-            f"{name}_stream_readers", "Clients that read or wait", ["stream"], registry=registry
+            f"{name}_stream_readers",
+            "Clients that are reading or waiting",
+            ["stream"],
+            registry=registry,
         )
         self.dropped = Counter(
             f"{name}_stream_dropped",
@@ -155,10 +158,10 @@ def _ask_about_pools(metrics: Metrics, store: Store, clock: Clock) -> None:
         QueryGauge(
             "lifecycle_pool_slots_reserved", "Slots that other pools leave free for it", *of_pool
         ),
-        QueryGauge("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for slots", *of_pool),
+        QueryGauge("lifecycle_pool_waiting_tasks", "Tasks that are waiting for slots", *of_pool),
         QueryGauge(
             "lifecycle_pool_oldest_wait_seconds",
-            "Age of the oldest run that waits; 0 if none waits",
+            "Age of the oldest waiting run; 0 if there is none",
             *of_pool,
         ),
         everywhere=True,
@@ -191,7 +194,7 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
             "status",
             [status for status in RunStatus if not status.terminal],
         ),
-        QueryGauge("lifecycle_managers_failing", "Open managers whose class failed lately"),
+        QueryGauge("lifecycle_managers_failing", "Open managers whose class failed recently"),
         QueryGauge("lifecycle_manager_jobs_live", "Jobs of open managers that hold a slot"),
     )
     metrics.ask(
@@ -234,7 +237,7 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
             ("active", "failing", "paused"),
         ),
         QueryGauge(
-            "lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"
+            "lifecycle_webhook_behind_events", "Events that the slowest webhook has not handled yet"
         ),
     )
 

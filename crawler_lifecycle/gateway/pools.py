@@ -170,7 +170,7 @@ _COUNTED = (
     "the oldest run."
 )
 _NOT_COUNTED = (
-    "This installation has no pools, so the cluster keeps its own order. crawlctl pool set creates "
+    "This installation has no pools, so the cluster decides the order. crawlctl pool set creates "
     "pools."
 )
 

@@ -350,7 +350,7 @@ class BaseScript:
         unique = not self._cycle.begun
         if unique and self._known(job):
             _LOG.warning(
-                "%s was scheduled before with the same arguments; it is left out", job.spider
+                "%s was already scheduled with the same arguments; it is skipped", job.spider
             )
             return None
         added = window.add(AddedJob(0, job, unique=unique, seq=window.number()))

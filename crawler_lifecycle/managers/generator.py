@@ -119,7 +119,7 @@ class GeneratorCrawlManager(CrawlManager):
     def _add(self, job: Job, **more: Any) -> bool:
         if self._known(job):
             _LOG.warning(
-                "%s was scheduled before with the same arguments; it is left out", named_job(job)
+                "%s was already scheduled with the same arguments; it is skipped", named_job(job)
             )
             self.stats.inc_value("crawlmanager/duplicates")
             return False

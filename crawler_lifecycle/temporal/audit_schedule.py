@@ -58,7 +58,8 @@ async def keep_audit_schedule(
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
         state=ScheduleState(
-            note="compares database, cluster and Temporal; workers with the audit role update it"
+            note="compares the database, the cluster and Temporal; workers with the audit role "
+            "update it"
         ),
     )
 

@@ -214,7 +214,7 @@ def _on_http(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         # Starlette names the methods of only one route, but a path can have several routes.
         headers["Allow"] = ", ".join(sorted(_methods(request.app, request.url.path)))
-        detail = f"{request.method} is not allowed on {request.url.path}; see the header Allow"
+        detail = f"{request.method} is not allowed on {request.url.path}; see the Allow header"
     return Problem(error.status_code, code, detail, headers=headers).response()
 
 

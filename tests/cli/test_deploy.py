@@ -14,7 +14,7 @@ from crawler_lifecycle.runner.package import Package
 from tests.cli.cli_answers import PACKAGE
 from tests.cli.cli_support import Crawlctl
 
-ANSWER = PACKAGE | {"told": "It is current now."}
+ANSWER = PACKAGE | {"told": "It is now current."}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_folder_is_sent_with_the_version_of_its_contents_or_commit(
 ) -> None:
     route = gateway.put(path__startswith="/v1/packages/shop/versions/").respond(json=ANSWER)
     done = crawlctl("deploy", str(project), "--by", "eve")
-    assert (done.code, "It is current now." in done.err) == (0, True)
+    assert (done.code, "It is now current." in done.err) == (0, True)
     sent = route.calls.last.request
     code = Package(io.BytesIO(sent.read()))
     assert code.paths == ["crawl.py"]
@@ -71,8 +71,8 @@ def test_a_version_that_was_deployed_before_becomes_current(
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("missing", "is no folder"),
-        ("file.txt", "is no folder"),
+        ("missing", "is neither a folder nor"),
+        ("file.txt", "is neither a folder nor"),
         ("empty", "there are no files to deploy"),
         ("Bad name", "give one with --as"),
         ("slip.zip", "leads out of the folder"),

@@ -197,7 +197,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("GET", "/v1/packages/shop", {"versions": [PACKAGE, PACKAGE_BROKEN]})
     ],
     "package use shop 2026-11-20 --by eve": [
-        ("POST", "/v1/packages/shop/use", PACKAGE | {"told": "It is current now."})
+        ("POST", "/v1/packages/shop/use", PACKAGE | {"told": "It is now current."})
     ],
     "package delete shop": [("DELETE", "/v1/packages/shop", {"package": "shop", "versions": 2})],
     "pool set shop-a --max 20 --weight 2.5 --reserved 2 --by eve": [

@@ -263,7 +263,7 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
 #: summary.
 DEVIATIONS = {
     "good": [],
-    "deaf": ["stop", "last words", "resume", "continues"],
+    "deaf": ["stop", "finish reason", "resume", "continues"],
     "forgetful": ["continues"],
     "silent": ["end", "files"],
 }

@@ -34,14 +34,14 @@ def test_less_than_its_runs_before() -> None:
     for items, less in [
         (
             [100, 200, 190, 210],
-            "run 7 brought 100 items; good runs with the same arguments bring 200 (median)",
+            "run 7 produced 100 items; good runs with the same arguments produce 200 (median)",
         ),
         ([140, 200, 190, 210], None),
-        ([0, 1, 1, 1], "run 7 brought 0 items; good runs with the same arguments bring 1"),
+        ([0, 1, 1, 1], "run 7 produced 0 items; good runs with the same arguments produce 1"),
         ([0, 0, 0, 0], None),
         ([100, 200, 200], None),
         ([], None),
-        ([100, None, 200, 190, 210], "bring 200"),
+        ([100, None, 200, 190, 210], "produce 200"),
         ([None, 200, 190, 210], None),
     ]:
         said = brought_less([recent(count) for count in items])
@@ -68,7 +68,7 @@ def test_only_the_last_twenty_runs_with_the_same_arguments_say_what_is_usual() -
 def test_runs_that_failed_or_go_on_say_nothing_about_items() -> None:
     others = [recent(0, "FAILED"), recent(3, "PROCESSING")]
     assert brought_less([*others, *(recent(n) for n in (200, 190, 210, 205))]) == {}
-    assert "run 7 brought 1 items" in str(
+    assert "run 7 produced 1 items" in str(
         brought_less([*others, *(recent(n) for n in (1, 190, *[0] * 2, 210, 205, 203))])
     )
 

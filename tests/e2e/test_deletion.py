@@ -151,4 +151,4 @@ def test_a_planted_word_is_found_nowhere(planted: Harness) -> None:
     with pytest.raises(CommandFailed, match="run_deleted"):
         harness.gateway.resume(run)
     audit = harness.crawlctl("audit")
-    assert "database, cluster and Temporal agree" in audit.stdout + audit.stderr
+    assert "the database, the cluster and Temporal agree" in audit.stdout + audit.stderr

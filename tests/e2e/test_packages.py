@@ -239,7 +239,7 @@ def test_a_canary_whose_items_lack_a_field_goes_back(stack: StopHarness, tmp_pat
 
     until(lambda: canary()["state"] != "open", "the judgement", 40)
     assert canary()["result"] == (
-        "tried v2 went back to v1: tried: price: 0 % of 1 items have it, the usual share is "
+        "tried v2 was rolled back to v1: tried: price: 0 % of 1 items have it, the usual share is "
         f"100 % (median of 3 runs), expected at least 70 % (run {run_id})"
     )
     assert codes(ended(stack, start(stack, "tried", "later"))) == [(old, "v1")]

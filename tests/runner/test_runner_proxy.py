@@ -150,7 +150,7 @@ def test_a_client_that_gives_up_frees_its_lane(site: JournalSite) -> None:
         ("GET / HTTP/1.1\r\nHost: a\r\n", 400, "whole URL"),
         ("GET http://a b/ HTTP/1.1\r\n", 400, "first line"),
         ("GET http://a:99999/ HTTP/1.1\r\n", 400, "port"),
-        ("GET http://a$b/ HTTP/1.1\r\n", 400, "is no host"),
+        ("GET http://a$b/ HTTP/1.1\r\n", 400, "is not a host"),
         ("CONNECT [::zz]:443 HTTP/1.1\r\n", 400, "host or port"),
         ("GET https://a/ HTTP/1.1\r\n", 400, "whole URL"),
         ("POST http://a/ HTTP/1.1\r\nContent-Length: -1\r\n", 400, "size of the body"),

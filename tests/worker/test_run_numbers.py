@@ -96,7 +96,7 @@ def test_what_does_not_answer_is_told_and_hides_nobody() -> None:
         "b": Source(5),
         "c": Source(9, hangs=hangs),
     }
-    # It does not wait for c, which would be for ever; the others have far longer than they need.
+    # It does not wait for c, which would take forever; the others have far longer than they need.
     try:
         known = ask({**sources, "d": Source(error=KeyError("ours"))}, 3, 3)
     finally:

@@ -66,7 +66,7 @@ def audit(
     """
     if adopt and end_unknown:
         raise WrongUsage(
-            "--adopt and --end-unknown exclude each other",
+            "--adopt and --end-unknown cannot be combined",
             "give one of them",
             why="--adopt lets these tasks continue, but --end-unknown would end them",
         )
@@ -78,7 +78,9 @@ def audit(
     emit(
         report,
         names=[str(report.get("audit_id"))],
-        table=lambda: show_rows(findings, FINDINGS, empty="database, cluster and Temporal agree"),
+        table=lambda: show_rows(
+            findings, FINDINGS, empty="the database, the cluster and Temporal agree"
+        ),
     )
     for line in _summary(report):
         say(line)

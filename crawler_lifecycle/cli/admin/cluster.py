@@ -99,7 +99,7 @@ def release(
     """
     if run is not None and everything:
         raise WrongUsage(
-            "--run and --all exclude each other", why="--run already includes all its pods"
+            "--run and --all cannot be combined", why="--run already includes all its pods"
         )
     place = ClusterAccess(kubeconfig, context, namespace)
     with closing(cluster_access.connect(place.settings())) as api:

@@ -289,7 +289,7 @@ class Trial:
 
     def _last_words(self, seen: CheckedRun) -> Line:
         if not seen.stopped:
-            return Line("last words", "skipped", "it was not stopped")
+            return Line("finish reason", "skipped", "it was not stopped")
         log = ""
         with suppress(CommandFailed):  # the log may not exist
             log = self._ask(
@@ -298,12 +298,12 @@ class Trial:
         # The crawler may have printed the beginning of the line.
         _, mark, said = log.rpartition('{"crawl_progress": {')
         if mark and (told := re.search(r'"finish_reason": "((?:[^"\\]|\\.)+)"', said)):
-            return Line("last words", "ok", f"finish reason {clean(told[1])}")
+            return Line("finish reason", "ok", f"finish reason {clean(told[1])}")
         fix = (
             "end with exit 0 or 11 after the stop signal, or write finish_reason "
             "into CRAWL_STATS_FILE"
         )
-        return _bad("last words", "its log shows no finish reason", fix, "end")
+        return _bad("finish reason", "its log shows no finish reason", fix, "end")
 
     def _resuming(self, before: CheckedRun) -> Iterator[Line]:
         if not before.stopped or not self._entry.get("resumable"):

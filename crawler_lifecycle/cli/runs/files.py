@@ -154,7 +154,7 @@ def export(
         the folder into which the archive is downloaded, as a new file
     """
     if resend and download is not None:
-        raise WrongUsage("--resend and --download exclude each other", "give one of them")
+        raise WrongUsage("--resend and --download cannot be combined", "give one of them")
     if only is not None and not resend:
         raise WrongUsage("--only needs --resend", f"crawlctl export {run} --resend")
     with current().gateway() as gateway:

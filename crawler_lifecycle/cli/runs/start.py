@@ -207,7 +207,7 @@ def _check_numbers(request: Mapping[str, Any]) -> None:
 
 def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | None:
     if count is not None and file is not None:
-        raise WrongUsage("--tasks and --task-file exclude each other", "give one of them")
+        raise WrongUsage("--tasks and --task-file cannot be combined", "give one of them")
     if file is not None:
         return read_tasks(file, "--task-file")
     if count is None:

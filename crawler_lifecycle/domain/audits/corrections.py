@@ -42,11 +42,11 @@ MEANINGS: dict[CorrectionKind, str] = {
         "The task is certainly gone from the cluster, and left no trace of its end."
     ),
     CorrectionKind.NOT_OURS: "Another object had the name of our object.",
-    CorrectionKind.STILL_ALIVE: "The task was recorded as ended, but it still executed.",
+    CorrectionKind.STILL_ALIVE: "The task was recorded as ended, but it was still running.",
     CorrectionKind.NEVER_EXISTED: (
         "The task was recorded as deployed, but it never existed on the cluster."
     ),
-    CorrectionKind.LATE: "The end was found later than the due poll should have found it.",
+    CorrectionKind.LATE: "The end was found late: the poll that was due should have found it.",
     CorrectionKind.LATE_EVIDENCE: "New evidence showed that the recorded end was wrong.",
     CorrectionKind.REPAIR: "A resume or an audit corrected a status that no poll had checked.",
 }

@@ -106,7 +106,7 @@ def unmute(incident: Id, /) -> None:
 
 
 def assign(incident: Id, name: str | None = None, /, *, nobody: bool = False) -> None:
-    """Record who takes care of an incident.
+    """Assign an incident to somebody.
 
     Parameters
     ----------

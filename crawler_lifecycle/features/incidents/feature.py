@@ -18,7 +18,7 @@ INCIDENTS = Feature(
                 "show": ("cli:show", "Show everything about an incident."),
                 "mute": ("cli:mute", "Send no events about an incident for some time."),
                 "unmute": ("cli:unmute", "Send events about an incident again."),
-                "assign": ("cli:assign", "Record who takes care of an incident."),
+                "assign": ("cli:assign", "Assign an incident to somebody."),
                 "comment": ("cli:comment", "Record a comment about an incident."),
                 "close": ("cli:close", "Close an incident by hand."),
             },

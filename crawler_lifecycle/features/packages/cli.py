@@ -99,7 +99,9 @@ def _packed(source: Path, file: IO[bytes]) -> str | None:
             return _commit(source)
         if source.suffix not in _SUFFIXES or not zipfile.is_zipfile(source):
             kinds = ", ".join(_SUFFIXES)
-            raise WrongUsage(f"{source} is no folder and no {kinds}", "give the project's folder")
+            raise WrongUsage(
+                f"{source} is neither a folder nor {kinds}", "give the project's folder"
+            )
         with source.open("rb") as archive:
             repack(archive, file)
     except BadPackage as error:

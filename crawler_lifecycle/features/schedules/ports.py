@@ -41,7 +41,7 @@ class ScheduleRow:
     paused_at: datetime | None = None
     pause_reason: str | None = None
     ended_at: datetime | None = None
-    """The time since when the schedule has no further due times."""
+    """Since when the schedule has no further due times."""
     deleted_at: datetime | None = None
     told: int | None = None
     """The revision that Temporal has. If it is lower than ``revision``, the Temporal Schedule will

@@ -85,7 +85,7 @@ class WebhookOptions:
     outcome
         only events with this outcome
     ended_by
-        only events about ends caused by this: crawler, person …
+        only events about work that was ended by this: crawler, person …
     """
 
     secret: list[str] | None = None

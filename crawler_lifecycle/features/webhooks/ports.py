@@ -71,7 +71,7 @@ class WebhookRow:
     follower: str | None = None
     """The workflow execution that delivers now. No other execution may record deliveries."""
     failing_since: datetime | None = None
-    """The time since when the webhook has not accepted an event after ``through_seq``."""
+    """Since when the webhook has not accepted an event after ``through_seq``."""
     error: str | None = None
     """The reason for the last failed try, or ``None`` while no delivery is failing."""
     delivered_at: datetime | None = None

@@ -79,7 +79,7 @@ webhook = new_table(
     required("through_seq", BigInteger),
     # The workflow execution that delivers now. No other execution may record deliveries.
     Column("follower", String(64)),
-    # The time since when a delivery has been failing, and the reason.
+    # Since when a delivery has been failing, and the reason.
     Column("failing_since", UtcTime),
     Column("error", Long),
     Column("delivered_at", UtcTime),

@@ -516,7 +516,7 @@ class AuthenticationMiddleware:
                 try:
                     now = self._caller(headers, access, None)
                     if now is None or (now.role, now.project) != (caller.role, caller.project):
-                        detail = "Authorization: the token has another role or project now"
+                        detail = "Authorization: the token's role or project has changed"
                         raise unauthorised("unauthenticated", detail)
                 except Problem as problem:
                     logger.info("ended a response early: %s", problem.detail)

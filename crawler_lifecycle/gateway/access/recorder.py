@@ -166,7 +166,7 @@ class Recorder:
     async def run(self) -> None:
         """Write rows until the task is cancelled."""
         await Loop(
-            "writing the access log", EVERY_S, meanwhile="rows wait in memory", retry_s=(1, 10)
+            "writing the access log", EVERY_S, meanwhile="rows are kept in memory", retry_s=(1, 10)
         ).run(self.flush)
 
     async def flush(self) -> None:

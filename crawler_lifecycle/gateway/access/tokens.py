@@ -129,7 +129,7 @@ def digest(token: str) -> str:
 class TokenFile:
     """The tokens of a file, which is read again after each change.
 
-    If a new version of the file is broken, the former tokens stay valid, and the log and
+    If a new version of the file is broken, the previous tokens stay valid, and the log and
     ``problem`` report the error until the file is correct. The constructor raises
     ``TokenFileError``. After a call of ``keep``, the tokens of the database are known too. If both
     have the same token, the file wins.
@@ -194,7 +194,7 @@ class TokenFile:
             entry.caller.name == found.caller.name for entry in self._entries
         ):
             logger.warning(
-                "token %s of the database is refused, because a token in the tokens file has the "
+                "token %s in the database is refused, because a token in the tokens file has the "
                 "same name",
                 found.caller.name,
             )
@@ -215,10 +215,10 @@ class TokenFile:
         except TokenFileError as error:
             if self.problem is None:
                 logger.error(
-                    "the tokens file cannot be used, the former tokens stay valid: %s", error
+                    "the tokens file cannot be used, the previous tokens stay valid: %s", error
                 )
             self.problem = (
-                "the tokens file cannot be used; the former tokens stay valid; the log shows why"
+                "the tokens file cannot be used; the previous tokens stay valid; the log shows why"
             )
             return
         if mark != self._mark or self.problem is not None:
@@ -250,11 +250,11 @@ class TokenCache:
     async def run(self) -> None:
         """Read until the task is cancelled."""
         meanwhile = (
-            "after a minute, only tokens of the tokens file are accepted, and logouts take effect "
-            "here only"
+            "after a minute, only tokens in the tokens file are accepted, and logouts take effect "
+            "only here"
         )
         loop = Loop(
-            "reading the tokens of the database", KEPT_S, meanwhile=meanwhile, first_s=KEPT_S
+            "reading the tokens in the database", KEPT_S, meanwhile=meanwhile, first_s=KEPT_S
         )
         await loop.run(self.read)
 

@@ -142,7 +142,7 @@ class SearchParameters(OfProject):
     sort: str | None = None
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for filters that exclude each other."""
+        """Raise ``InvalidRequest`` for filters that cannot be combined."""
 
 
 class RunFilters(SearchParameters):

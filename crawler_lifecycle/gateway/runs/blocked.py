@@ -211,7 +211,7 @@ class BlockedRuns:
 
 
 def in_words(problem: WorkflowProblem) -> str:
-    """Return a sentence with the failure, the time since when it occurs, and the fix."""
+    """Return a sentence with the failure, since when it occurs, and the fix."""
     since = f"since {problem.since:%Y-%m-%d %H:%M:%S} UTC"
     if problem.what is None:
         return (

@@ -135,7 +135,7 @@ class Crawlers:
             with contextlib.suppress(SchedulerUnavailable):  # the reading itself logs this
                 await self.all()
 
-        await Loop("the regular reading of the catalogue", every_s).run(read)
+        await Loop("the regular refresh of the catalogue", every_s).run(read)
 
     async def get(self, name: str) -> CrawlerDefinition:
         """Return the crawler with this name.

@@ -39,7 +39,7 @@ WEEK = timedelta(days=7)
 DAY = timedelta(hours=23)
 _WAITS_FOR = {
     Wait.SITE: "a slot of a site",
-    Wait.CLUSTER: "an answer of the cluster",
+    Wait.CLUSTER: "an answer from the cluster",
     Wait.SCHEDULER: "the scheduler service",
     Wait.RETRY: "their next try",
     Wait.WORKER: "a worker",
@@ -59,7 +59,7 @@ class FleetCrawler:
     name: str
     state: CrawlerState
     since: datetime | None
-    """The time since when it has been failing or flaky, or has brought less."""
+    """Since when it has been failing or flaky, or has produced less."""
     why: str
     """A line with the reason for the state; empty if there is none."""
     items: int | None

@@ -106,7 +106,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         responses={
             200: {
                 "model": Accepted,
-                "description": "The run has ended, or this stop was recorded before",
+                "description": "The run has ended, or this stop was already recorded",
             }
         },
     )

@@ -347,9 +347,7 @@ class Feed:
         if self.readers:
             self._wanted.set()
         self._forget()
-        await Loop("the reading of the outbox", IDLE_S, retry_s=(2 * IDLE_S, RETRY_MAX_S)).run(
-            self._turn
-        )
+        await Loop("reading the outbox", IDLE_S, retry_s=(2 * IDLE_S, RETRY_MAX_S)).run(self._turn)
 
     async def _turn(self) -> float:
         """Wait for a reader, read once, and return the seconds until the next reading."""

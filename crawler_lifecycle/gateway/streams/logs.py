@@ -237,7 +237,7 @@ class LogReader:
         elif task.status.terminal:
             why = "no log was stored"
         elif self._may_come(task):
-            why = "it prints nothing until it executes; follow=true waits for the first output"
+            why = "it prints nothing until it starts; follow=true waits for the first output"
         elif follow:
             why = (
                 "this gateway cannot read logs of the cluster; the log's end is stored after the "

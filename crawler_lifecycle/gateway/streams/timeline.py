@@ -226,7 +226,7 @@ def _attempt_text(row: TransitionRow) -> str:
 def _status_text(row: TransitionRow) -> str:
     evidence = row.evidence
     if row.to_status == RunStatus.PROCESSING:
-        return "Started: its main task executes"
+        return "Started: its main task is running"
     if row.to_status == RunStatus.STOPPING:
         return (
             f"Being stopped by a limit: {evidence['limit']}"
@@ -326,7 +326,7 @@ def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
     if row.get("status") == "delivered":
         text = f"{row['type']} was delivered to {sink}"
     elif row.get("status") == "pending":
-        text = f"{row['type']} waits for its delivery"
+        text = f"{row['type']} is waiting for delivery"
     else:
         text = (
             f"{row['type']} could not be delivered to {sink} ({tries} "

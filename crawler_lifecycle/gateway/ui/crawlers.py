@@ -115,7 +115,7 @@ class CrawlerPages:
         newest = await run_in_threadpool(self.store.runs.list_runs, crawler=name, limit=1)
         if not newest and name not in known:
             near = similar(name, known)
-            fix = f"did you mean {near}?" if near else away or "the first page lists all crawlers"
+            fix = f"did you mean {near}?" if near else away or "the home page lists all crawlers"
             raise Problem(
                 404,
                 "unknown_crawler",

@@ -199,7 +199,7 @@ def add_ledger(
         asked = read(AuditForm, await form(request))
 
         async def act() -> Outcome:
-            with needing_temporal("no audit was made; try again later."):
+            with needing_temporal("no audit was started; try again later."):
                 audit_id, report = await workflows.audit(asked.repair, WAIT_S, asked.unknown)
             href = "/audit" + query({"audit_id": audit_id})
             if report is None:
@@ -207,7 +207,7 @@ def add_ledger(
                     audit_id,
                     href,
                     True,
-                    "The audit is executing; its report is shown here when it has ended.",
+                    "The audit is running; its report is shown here when it has ended.",
                 )
             found = sum(report.found.values())
             repaired = sum(report.repaired.values())

@@ -146,7 +146,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
             ):
                 raise unauthorised(
                     "unauthenticated",
-                    f"This browser has not begun this login; begin again at {oidc.page}",
+                    f"This login was not started in this browser; start again at {oidc.page}",
                 )
             await oidc.read()
             unnamed = (
@@ -157,7 +157,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
             if said.get("iss", unnamed) != oidc.issuer:
                 raise unauthorised(
                     "unauthenticated",
-                    f"The answer does not come from {oidc.issuer}; begin the login again here",
+                    f"The response did not come from {oidc.issuer}; start the login again here",
                 )
             answered: Mapping[str, Any] = (
                 said

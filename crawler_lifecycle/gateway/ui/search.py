@@ -1,4 +1,4 @@
-"""The search for everything, which is also a palette of commands: ``437`` opens a run, and
+"""The search across everything, which is also a palette of commands: ``437`` opens a run, and
 ``start shop-437`` opens the form of a crawler.
 """
 
@@ -58,7 +58,7 @@ class SearchResults:
 
 
 def add_search(app: FastAPI, store: Store, fleet: Fleet, views: RunViews, clock: Clock) -> None:
-    """Add the page of the search for everything."""
+    """Add the page of the search across everything."""
 
     @app.get("/search")
     async def show_search(request: Request) -> Response:

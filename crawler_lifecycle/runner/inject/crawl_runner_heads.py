@@ -98,7 +98,9 @@ class RequestTarget(NamedTuple):
         """Return the target of a request. Raises ``Refusal``."""
         words = head.first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            raise Refusal("400 Bad Request", f"the first line is no HTTP/1.1 request: {words[:3]}")
+            raise Refusal(
+                "400 Bad Request", f"the first line is not an HTTP/1.1 request: {words[:3]}"
+            )
         method = words[0]
         url = words[1]
         tunnel = method == "CONNECT"
@@ -119,7 +121,7 @@ def _host(text: str) -> str:
     if ":" in text:
         return ipaddress.IPv6Address(text).compressed
     if not _HOST.fullmatch(text):
-        raise ValueError(f"{text[:60]!r} is no host")
+        raise ValueError(f"{text[:60]!r} is not a host")
     return text
 
 

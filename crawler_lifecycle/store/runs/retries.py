@@ -287,8 +287,8 @@ def count_resting(conn: Connection, run_id: int, now: datetime) -> Resting:
 
 
 def first_wait(unit: Unit, now: datetime) -> str | None:
-    """Return the reason for the wait of the task that is retried next; ``None`` if no task waits
-    for its start time.
+    """Return the reason for the wait of the task that is retried next; ``None`` if no task is
+    waiting for its start time.
     """
     t = task_history.c
     query = _waits(unit.run_id, now, t.not_before, t.reason).order_by(t.not_before).limit(1)

@@ -270,7 +270,7 @@ class Unit:
         return (self.run["look_revision"] or 0) + 1
 
     def _waiting_since(self, wait: str | None) -> datetime | None:
-        """Return the time since when the run has been waiting for the same reason.
+        """Return since when the run has been waiting for the same reason.
 
         The part before the colon identifies the reason, and the part after it may change.
         """

@@ -34,7 +34,17 @@ EXPORT: dict[str, Any] = {
     "bytes": 300,
     "error": None,
 }
-ALL = ["executes", "counters", "stop", "last words", "resume", "continues", "end", "items", "files"]
+ALL = [
+    "executes",
+    "counters",
+    "stop",
+    "finish reason",
+    "resume",
+    "continues",
+    "end",
+    "items",
+    "files",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +207,7 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "it is killed after the grace": (
         {"last": {"exit_code": 137, "exit_signal": 9, "cause": "SIGKILL, exit 137"}, "log": None},
-        ["stop", "last words"],
+        ["stop", "finish reason"],
         "SIGKILL, exit 137",
     ),
     "it dies by the signal": ({"last": {"exit_code": 13, "cause": "exit 13"}}, ["stop"], "exit 13"),
@@ -217,7 +227,7 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "it goes on after the stop": ({"stopped": None}, ["stop"], "still executing"),
     "it prints garbage": (
         {"log": '\x1b[2J{"crawl_progress": {"finish_reason": 7\n'},
-        ["last words"],
+        ["finish reason"],
         "finish reason",
     ),
     "it does not resume": ({"resumed": False}, ["resume"], "said"),

@@ -132,7 +132,7 @@ def test_a_broken_selector_reaches_a_tenth_of_the_runs_and_goes_back(shop: Harne
     [(type, said)] = events(store)
     assert (type, said) == (
         "canary.rejected",
-        "shop 2 went back to 1: shop: price: 0 % of 100 items have it, the usual share is 98 % "
+        "shop 2 was rolled back to 1: shop: price: 0 % of 100 items have it, the usual share is 98 % "
         f"(median of 10 runs), expected at least 69 % (runs {', '.join(tried)})",
     )
     [found] = conditions(store, shop.clock.now)
@@ -210,7 +210,7 @@ def test_runs_that_people_stop_do_not_count_and_failures_do(shop: Harness) -> No
     row = only(store)
     assert (row.state, current(store)) == ("rejected", "1")
     assert row.result is not None
-    assert row.result.startswith("shop 2 went back to 1: shop: it failed: ")
+    assert row.result.startswith("shop 2 was rolled back to 1: shop: it failed: ")
 
 
 def test_a_deploy_a_choice_or_a_deletion_cancels_it(shop: Harness) -> None:
@@ -342,7 +342,7 @@ def test_a_broken_image_of_an_entry_reaches_a_tenth_of_the_runs_and_goes_back(
     [(type, said)] = events(store)
     assert (type, said) == (
         "canary.rejected",
-        "press 2 went back to 1: press: price: 0 % of 100 items have it, the usual share is 98 % "
+        "press 2 was rolled back to 1: press: price: 0 % of 100 items have it, the usual share is 98 % "
         f"(median of 10 runs), expected at least 69 % (runs {', '.join(tried)})",
     )
     [found] = conditions(store, press.clock.now)

@@ -56,7 +56,7 @@ def test_a_stop_that_waits_for_its_proof_is_polled_at_as_well(harness: Harness) 
 def test_runs_without_a_planned_poll_count_from_the_last_change_of_their_row(
     harness: Harness,
 ) -> None:
-    """The first has no owner, nothing of the second exists, the third waits for its start, the
+    """The first has no owner, nothing of the second exists, the third is waiting to start, the
     fourth is being stopped.
     """
     reserved, _ = harness.store.initiation.reserve_run(request(), "reserved")

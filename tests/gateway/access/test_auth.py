@@ -470,9 +470,9 @@ def test_a_broken_new_file_keeps_the_callers_of_before_and_says_so(
         assert api.get("/v1/runs", headers=keys.headers("read")).status_code == 200
     ready = api.get("/readyz")
     assert ready.status_code == 200
-    assert "the former tokens stay valid" in ready.json()["checks"]["tokens"]
+    assert "the previous tokens stay valid" in ready.json()["checks"]["tokens"]
     assert str(keys.file) not in ready.text
-    assert caplog.text.count("the tokens file cannot be used, the former tokens stay valid") == 1
+    assert caplog.text.count("the tokens file cannot be used, the previous tokens stay valid") == 1
     assert str(keys.file) in caplog.text
     keys.file.write_text(good)
     keys.now += FRESH_S

@@ -639,20 +639,20 @@ def test_what_comes_back_from_elsewhere_signs_nobody_in(desk: Desk) -> None:
             "there is no login, and what was on the way is over"
         )
 
-    refused(foreign, "This browser has not begun this login")
-    refused(mine, "This browser has not begun this login", {})
-    refused(mine, "This browser has not begun this login", {WAY_COOKIE: own[WAY_COOKIE] + "x"})
-    refused(mine.partition("&state")[0], "This browser has not begun this login")
-    refused(f"{mine}&iss=https://evil.example", "The answer does not come from")
+    refused(foreign, "This login was not started in this browser")
+    refused(mine, "This login was not started in this browser", {})
+    refused(mine, "This login was not started in this browser", {WAY_COOKIE: own[WAY_COOKIE] + "x"})
+    refused(mine.partition("&state")[0], "This login was not started in this browser")
+    refused(f"{mine}&iss=https://evil.example", "The response did not come from")
     refused(f"{mine}&error=access_denied&error_description=%3Cb%3Eno", "access_denied: &lt;b&gt;no")
     desk.issuer.discovery = {"authorization_response_iss_parameter_supported": True}
-    refused(mine, "The answer does not come from")
+    refused(mine, "The response did not come from")
     desk.issuer.discovery = {}
     desk.issuer.codes[parse_qsl(urlsplit(mine).query)[0][1]]["code_challenge"] = "another"
     refused(mine, "invalid_grant: no such code")
     refused(mine, "invalid_grant: no such code")  # the code was accepted
     desk.ahead += timedelta(seconds=WAY_S + 1)
-    refused(mine, "This browser has not begun this login")
+    refused(mine, "This login was not started in this browser")
     desk.ahead = timedelta(0)
     for claims, status in [
         ({"nonce": "another"}, 401),

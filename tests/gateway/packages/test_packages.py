@@ -65,7 +65,7 @@ def test_versions_are_deployed_used_and_deleted(client: TestClient, tmp_path: Pa
     second = ok(put(client, "v2", zipped(tmp_path / "a", "2")), 201)
     assert second["digest"] != first["digest"]
     again = ok(put(client, "v2", zipped(tmp_path / "a", "2")), 200)
-    assert again["told"] == "It was deployed before."
+    assert again["told"] == "It was already deployed."
     assert "other contents" in ok(put(client, "v2", zipped(tmp_path / "a", "3")), 409)["detail"]
     listed = ok(client.get("/v1/packages/shop"))["versions"]
     assert [(one["version"], one["current"]) for one in listed] == [("v2", True), ("v1", False)]

@@ -382,11 +382,11 @@ def test_all_places_agree_on_what_is_usual_and_on_what_is_less(
             Rounds(harness.gateway()).once(())
         row = rows_of(browser.get("/").text)["plain"]
         assert "brings less since" in row
-        assert "good runs with the same arguments bring 300 (median)" in row
+        assert "good runs with the same arguments produce 300 (median)" in row
         run = words(browser.get(f"/runs/{newest}"))
         assert "items 20 of ~300" in run
         crawler = words(browser.get("/crawlers/plain"))
-        assert f"run {newest} brought 20 items; good runs with the same arguments bring 300" in (
+        assert f"run {newest} produced 20 items; good runs with the same arguments produce 300" in (
             crawler
         )
         assert "items 20 300 " in crawler

@@ -55,7 +55,7 @@ def test_a_stop_is_recorded_once_however_often_it_is_pressed(
         told(press(browser, "stop", "1.1", key=key, reason="wrong <site>")) for _ in range(2)
     )
     assert first == {1: ("yes", "The stop is recorded.")}
-    assert again == {1: ("yes", "This stop was recorded before.")}
+    assert again == {1: ("yes", "This stop was already recorded.")}
     [row] = harness.store.runs.cancellations(1)
     assert (row["reason"], row["force"]) == ("wrong <site>", False)
 
@@ -154,7 +154,7 @@ def test_a_deletion_needs_the_role_admin_and_the_number(
     assert told(press(api, "delete", "1.1", typed="1"))[1] == ("yes", "Its deletion is recorded.")
     assert told(press(api, "delete", "1.1", typed="1"))[1] == (
         "yes",
-        "Its deletion was recorded before.",
+        "Its deletion was already recorded.",
     )
     shown = api.get("/runs/1").text
     assert "by the-admin, not done yet" in shown

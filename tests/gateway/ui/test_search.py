@@ -1,4 +1,4 @@
-"""The search for everything, and the palette."""
+"""The search across everything, and the palette."""
 
 from __future__ import annotations
 

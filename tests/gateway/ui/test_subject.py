@@ -127,7 +127,7 @@ def test_two_runs_show_what_differs(harness: Harness, browser: TestClient) -> No
         body = {"crawler": "plain", "args": {"page": shop}, "priority": priority}
         assert browser.post("/v1/runs", json=body).status_code == 202
     found = words(browser.get("/runs/2?compare=1"))
-    assert "Run 2 next to run 1 of plain" in found
+    assert "Run 2 compared with run 1 of plain" in found
     assert "args.page b a" in found
     assert "priority 2 1" in found
     assert "crawler" not in found.partition("Run 2 next to")[2].partition("Of what")[0]

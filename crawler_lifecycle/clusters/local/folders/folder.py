@@ -19,7 +19,7 @@ from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 SPEC = "spec.json"
 #: The identity of the supervisor. This file shows that a supervisor took charge of the task.
 SUPERVISOR = "supervisor.json"
-#: The reason why the task waits for its start.
+#: The reason why the task is waiting to start.
 WAITING = "waiting.json"
 #: The identity of the runner, the crawler's main process. This file is written before the runner
 #: executes.

@@ -92,7 +92,9 @@ class Judgement:
     def words(self, row: CanaryRow) -> str:
         """Return the sentence about the end of a canary."""
         if not self.good:
-            return f"{row.name} {row.new_version} went back to {row.old_version}: {self.faults}"
+            return (
+                f"{row.name} {row.new_version} was rolled back to {row.old_version}: {self.faults}"
+            )
         why = f"{self.bad} of {self.counted} runs were bad"
         return f"{row.name} {row.new_version} replaced {row.old_version}: {why}"
 

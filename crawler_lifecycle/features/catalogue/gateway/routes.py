@@ -143,7 +143,7 @@ def add_entries(app: FastAPI, gateway: Gateway) -> None:
         await commands.check_no_file(crawler)
         by = signed(body).requested_by
         entry, changed = await run_in_threadpool(entries.use_entry, crawler, body.number, by)
-        note = f"version {entry.number} is in use" if changed else "It was in use already."
+        note = f"version {entry.number} is in use" if changed else "It was already in use."
         return answer(entry, changed, note)
 
     @app.post("/v1/crawlers/{crawler}/rollback")

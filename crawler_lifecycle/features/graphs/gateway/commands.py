@@ -95,7 +95,7 @@ class StartGraph(SignedBody):
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an invalid id, and for fields that exclude each other."""
+        """Raise ``InvalidRequest`` for an invalid id, and for fields that cannot be combined."""
         if self.id is not None:
             check_key(self.id)
         if (self.steps is None) == (self.pages is None):

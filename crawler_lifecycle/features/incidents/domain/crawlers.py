@@ -95,7 +95,7 @@ def _unmet_since(runs: Sequence[JudgedRun]) -> Iterator[JudgedRun]:
 
 
 def _less(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:
-    """Yield the condition that the newest completed runs with some arguments brought less than
+    """Yield the condition that the newest completed runs with some arguments produced less than
     usual, although they met all expectations."""
     by_number = sorted(runs, key=attrgetter("run_id"), reverse=True)
     causes = brought_less(by_number)

@@ -80,7 +80,7 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/incidents/{incident_id}/assign")
     def assign_incident(incident_id: IncidentId, body: OptionalBodyOf[Assign]) -> IncidentRow:
-        """Record who takes care of an incident."""
+        """Assign an incident to somebody."""
         return commands.assign(incident_id, body)
 
     @app.post("/v1/incidents/{incident_id}/comment")

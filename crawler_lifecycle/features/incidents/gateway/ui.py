@@ -260,7 +260,7 @@ def history(store: Store, row: IncidentRow) -> list[HistoryLine]:
             HISTORY_MAX, kind="incident", subject=number, outcome="done"
         ):
             what = entry.verb or entry.operation.removesuffix("Incident").capitalize()
-            lines.append(HistoryLine(entry.at, what, entry.caller or "somebody without a name"))
+            lines.append(HistoryLine(entry.at, what, entry.caller or "an unnamed caller"))
     return sorted(lines, key=attrgetter("at"), reverse=True)
 
 

@@ -308,7 +308,7 @@ def add(
     """
     given = pairs(arg, "-a")
     if each is not None and given:
-        raise WrongUsage("--each and -a exclude each other", "give one of them")
+        raise WrongUsage("--each and -a cannot be combined", "give one of them")
     if each is None and not given and not seal:
         raise WrongUsage("nothing to add", "give -a name=value, --each FILE or --seal")
     with current().gateway() as gateway:
@@ -379,7 +379,7 @@ class Sender:
         what = failure.what
         if index and int(index[1]) < len(page):
             what = f"line {page[int(index[1])].line}: {what[index.end() :]}"
-        added = f"{self.jobs} items were added before"
+        added = f"{self.jobs} items were already added"
         again = f"repeat the command with --request-id {self.request_id}, which adds no item twice"
         return CommandFailed(
             failure.code, what, "; ".join(filter(None, (failure.why, added))), again

@@ -94,7 +94,7 @@ class StartManager(SignedBody):
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for fields that exclude each other, and for a body that is too
+        """Raise ``InvalidRequest`` for fields that cannot be combined, and for a body that is too
         large.
         """
         if (self.plan is None) == (self.crawler is None):
@@ -209,7 +209,7 @@ class StopManager(StopBody):
     leave: bool = False
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for fields that exclude each other."""
+        """Raise ``InvalidRequest`` for fields that cannot be combined."""
         if self.force and self.leave:
             raise InvalidRequest(
                 "leave: not allowed with force; give force to kill runs, or leave to keep them"

@@ -111,7 +111,7 @@ class ManagerItems(ManagerPart):
 
         Give either ``run_id`` or ``error``. If ``error`` is given, the job has the outcome
         ``deploy_failed``, and its hooks are called as for any other bad end. Raises
-        ``NotInThisState`` unless the job waits for its start.
+        ``NotInThisState`` unless the job is waiting to start.
         """
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give either run_id or the error that prevents the start")

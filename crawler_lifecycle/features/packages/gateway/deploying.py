@@ -44,14 +44,14 @@ class Deployments:
         # Also a known version is stored again, in case its zip was lost.
         await run_in_threadpool(self._code.put, digest, received.file)
         if same is not None:
-            return same, "It was deployed before.", False
+            return same, "It was already deployed.", False
         if received.scrapy:
             inspected = await self._inspect(digest, force)
             new = replace(new, spiders=inspected.spiders, note=inspected.problem)
         change = await run_in_threadpool(self._packages.add_version, new)
         if not change.version.current and new.canary is not None:
             return change.version, f"{100 * new.canary.share:g} % of the runs try it.", change.fresh
-        return change.version, f"It is current now.{_missing(change)}", change.fresh
+        return change.version, f"It is now current.{_missing(change)}", change.fresh
 
     async def _inspect(self, digest: str, force: bool) -> Inspection:
         """Return the spiders of a project. Raises ``Problem`` 422 and 503."""

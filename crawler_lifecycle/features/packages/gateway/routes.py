@@ -136,7 +136,7 @@ def add_packages(app: FastAPI, gateway: Gateway) -> None:
         if packages.find_version(package, body.version) is None:
             raise _no_version(package, body.version)
         change = packages.use_version(package, body.version, signed(body).requested_by)
-        told = "It is current now." if change.fresh else "It was current already."
+        told = "It is now current." if change.fresh else "It was already current."
         return _told(change.version, told, change.fresh)
 
     @app.delete("/v1/packages/{package}/versions/{version}")

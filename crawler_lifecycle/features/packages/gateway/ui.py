@@ -69,7 +69,7 @@ def add_crawler_versions(app: FastAPI, gateway: Gateway) -> None:
         by = caller_name()
         try:
             changed = await run_in_threadpool(versions.use, crawler, entry, version, by)
-            text = "New runs execute it." if changed else "It was in use already."
+            text = "New runs execute it." if changed else "It was already in use."
             outcome = Outcome(f"version {version}", None, True, text)
         except LifecycleError as error:
             outcome = Outcome(f"version {version}", None, False, str(error))

@@ -61,7 +61,7 @@ class Schedule(OfRow):
     paused_at: datetime | None
     pause_reason: str | None
     ended_at: datetime | None
-    """The time since when the schedule has no more due times."""
+    """Since when the schedule has no more due times."""
     in_temporal: bool
     """True if Temporal already has this definition."""
     trouble: str | None

@@ -93,7 +93,7 @@ def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
     if not decision.begins:
         return _DECIDED[decision]
     if not begun:
-        return Outcome("queued", "◔", "waits for its start")
+        return Outcome("queued", "◔", "is waiting to start")
     if status is None or status.lower() == "completed":
         return (
             Outcome("completed", "●", "completed")

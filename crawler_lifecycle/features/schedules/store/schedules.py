@@ -105,7 +105,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     ) -> None:
         """Record the revision that Temporal has and the error of the last update.
 
-        ``ended_at`` is the time since when the schedule has no further due times.
+        ``ended_at`` is since when the schedule has no further due times.
         """
         values = {"told": told, "trouble": trouble, "ended_at": ended_at}
         with self._db.writing() as conn:

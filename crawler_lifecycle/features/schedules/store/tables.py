@@ -34,7 +34,7 @@ schedule = new_table(
     Column("trouble", Long),
     required("created_at", UtcTime),
     required("updated_at", UtcTime),
-    # The time since when there are no further due times.
+    # Since when there are no further due times.
     Column("ended_at", UtcTime),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),

@@ -112,7 +112,7 @@ class SiteCommands:
                 raise refused("until", text, until)
         assert for_s is not None
         self.store.close_site(name, for_s, _person(body))
-        note = "No task starts there, and those that execute pause within a minute."
+        note = "No task starts there, and running tasks pause within a minute."
         return CommandResult(self.find(name), True, note)
 
     def _known_or_new(self, site: str) -> str:

@@ -264,7 +264,7 @@ class LeaseDesk:
 def not_executing(call: LeaseCall) -> Problem:
     """Return the error for a task that does not execute any more."""
     detail = (
-        f"task {call.index} of attempt {call.attempt} of run {call.run_id} does not execute; it "
+        f"task {call.index} of attempt {call.attempt} of run {call.run_id} is not running; it "
         "gets no leases"
     )
     return Problem(409, "not_in_this_state", detail, run_id=call.run_id)

@@ -96,8 +96,7 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
     cause = next((body[cause] for cause in _CAUSES if isinstance(body.get(cause), str)), "")
     if type == "webhook.test":
         cause = (
-            "Alerts arrive here. Requested by "
-            f"{body.get('requested_by') or 'somebody without a name'}."
+            f"Alerts arrive here. Requested by {body.get('requested_by') or 'an unnamed caller'}."
         )
     for correction in (body.get("corrections") or ())[:1]:
         cause = (

@@ -45,7 +45,7 @@ class Webhook(OfRow):
     revision: int
     state: Literal["active", "failing", "paused"]
     failing_since: datetime | None
-    """The time since when the receiver has not accepted the next event. After 24 hours, the webhook
+    """Since when the receiver has not accepted the next event. After 24 hours, the webhook
     is paused.
     """
     error: str | None

@@ -22,7 +22,7 @@
     return made;
   };
 
-  const KEYS = [["/", "search for everything"], ["f", "search in this list"], ["j", "next row"], ["k", "previous row"], ["Enter", "open the row"], ["x", "select or deselect the row"],
+  const KEYS = [["/", "search everything"], ["f", "search this list"], ["j", "next row"], ["k", "previous row"], ["Enter", "open the row"], ["x", "select or deselect the row"],
     ["v", "saved views"], ["Esc", "leave the search, or close this help"], ["?", "this help"]];
   const keys = document.createElement("dl");
   keys.className = "facts";

@@ -161,7 +161,7 @@
     if (paused) { stop?.abort(); flush(); say("Paused. After the pause, the last lines are loaded again."); } else restart();
   });
   document.addEventListener("visibilitychange", () => { if (document.hidden) stop?.abort(); else restart(); });
-  // After a silence, the connection of the log may hang for ever.
+  // After a silence, the connection of the log may hang forever.
   document.addEventListener("page:news", restart);
   pause.hidden = false;
   setInterval(flush, FLUSH_MS);

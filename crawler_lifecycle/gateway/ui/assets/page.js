@@ -130,7 +130,7 @@ requestAnimationFrame(() => setTimeout(() => {
   const again = () => {
     const busy = document.activeElement?.matches("input:not([type=checkbox]), textarea, select")
       || document.querySelector(".pick input:checked");
-    // If two gateways have different builds, the page could otherwise reload for ever.
+    // If two gateways have different builds, the page could otherwise reload forever.
     const wait = Math.min(Number(sessionStorage.getItem("begun")) - Date.now(), 0) + AGAIN_MS;
     outdated = busy || wait > 0;
     if (busy) return;
