@@ -10,7 +10,7 @@ TESTED := .venv/.made-to-test
 COMPILED := .venv/.tests-compiled
 # Many containers set this variable, and then each of hundreds of test processes compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
-# One test process more than processors: each imports all tests first, which takes as long as two hundred of them.
+# One more test process than there are processors: each imports all tests first, which takes as long as two hundred of them.
 JOBS ?= $(shell expr $$(nproc) + 1)
 # Runs a command, and prints its output when it has finished: outputs of parallel targets do not mix.
 held = told=$$($(1) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code

@@ -158,7 +158,9 @@ def _each() -> int:
 
 
 def main(names: list[str]) -> int:
-    """Run the named benchmarks (default: all but the long ones); 2 for an unknown name."""
+    """Run the named benchmarks (default: all but the long ones). Return the exit code, 2 for an
+    unknown name.
+    """
     if "--help" in names:
         print(
             f"{__doc__}\n\nThere are: {', '.join(BENCHMARKS)}.\nOnly when named: {', '.join(LONG)}."

@@ -90,7 +90,7 @@ async def _flooded(harness: Benchmark, client: Client) -> None:
     )
     print(
         f"{SIGNALS:,} unknown signals, then a stop: proved after {time.monotonic() - began:.1f} s "
-        "(reach: <= 30)"
+        "(target: <= 30)"
     )
 
 
@@ -120,7 +120,7 @@ async def _lost(harness: Benchmark, client: Client) -> None:
         if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
             raise RuntimeError(f"{what}: no workflow is open")
         print(
-            f"{what}, its workflow terminated: reported {reported:.0f} s later (reach: <= 30), ",
+            f"{what}, its workflow terminated: reported {reported:.0f} s later (target: <= 30), ",
             end="",
         )
         print(f"healed after {healed:.0f} s (<= 60)", flush=True)
@@ -160,11 +160,11 @@ def _hooks(harness: Benchmark, calls: Path) -> None:
         end="",
     )
     print(
-        f"{(settled - first).total_seconds():.1f} s after the first (reach: <= 80), "
+        f"{(settled - first).total_seconds():.1f} s after the first (target: <= 80), "
         f"{len(told)} calls ",
         end="",
     )
-    print(f"for {len(set(told))} ends (reach: {JOBS} for {JOBS})")
+    print(f"for {len(set(told))} ends (target: {JOBS} for {JOBS})")
 
 
 def _ended(harness: Benchmark, path: str) -> str:

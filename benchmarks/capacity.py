@@ -6,7 +6,7 @@ once. Runs of one task, or of ``BENCHMARK_EACH`` tasks, begin at the rate of a p
 100,000 tasks a day. The processor seconds of each component, the bytes in the database, the API
 server's own count of requests, and the actions in the histories of some runs are divided by the
 number of tasks. The results are printed as a table; ``docs/capacity.md`` has one, and the formula.
-With ``BENCHMARK_STANDING=2000``, a run of so many tasks executes in parallel, and its own cost is
+With ``BENCHMARK_STANDING=2000``, a run of this many tasks executes in parallel, and its own cost is
 printed.
 """
 
@@ -78,7 +78,7 @@ class Cost:
     cpu: Mapping[str, float]
     """Seconds of a core, by part."""
     bytes: Mapping[str, float]
-    """Bytes of the database that stay for ever, with the details, and with the logs."""
+    """Bytes of the database that stay forever, with the details, and with the logs."""
     actions: float
     calls: Mapping[str, float]
     """Requests to the API server by verb and resource."""
@@ -155,7 +155,7 @@ def measure(harness: Measured, tasks: int, rate: float) -> Cost:
     acts = asyncio.run(_actions(harness, runs)) / EACH
     stays = sum(grown.values()) - logs - details
     ours = {key: asked.get(key, 0.0) for key in OURS}
-    return Cost(used, {"for ever": stays, "details": details, "logs": logs}, acts, ours, resident)
+    return Cost(used, {"forever": stays, "details": details, "logs": logs}, acts, ours, resident)
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def table(cost: Cost) -> list[str]:
     a_day = sum(cost.bytes.values())
     row("database a day, MB", lambda n: f"{n * a_day / 1e6:,.1f}")
     pruned = (
-        DETAILS_D * (cost.bytes["for ever"] + cost.bytes["details"]) + LOGS_D * cost.bytes["logs"]
+        DETAILS_D * (cost.bytes["forever"] + cost.bytes["details"]) + LOGS_D * cost.bytes["logs"]
     )
     row(f"database after {DETAILS_D} days, GB", lambda n: f"{n * pruned / 1e9:,.2f}")
     row("Temporal actions a day", lambda n: f"{n * cost.actions:,.0f}")

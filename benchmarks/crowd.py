@@ -83,7 +83,7 @@ async def open_runs() -> None:
         used = await _over(worker, REST_S)
         polls = len(_told(folder)) - polls
         print(
-            f"at rest, a poll every {POLL_S:g} s: {used:.3f} core (reach for 10,000 and 900 s: "
+            f"at rest, a poll every {POLL_S:g} s: {used:.3f} core (target for 10,000 and 900 s: "
             "<= 0.3), ",
             end="",
         )
@@ -93,7 +93,7 @@ async def open_runs() -> None:
         )
         memory = _memory(worker)
         print(
-            f"memory: {memory:.0f} MiB (reach for 10,000: <= 1536), {empty:.0f} without them; ",
+            f"memory: {memory:.0f} MiB (target for 10,000: <= 1536), {empty:.0f} without them; ",
             end="",
         )
         print(f"{(memory - empty) / OPEN_RUNS * 1024:.0f} KiB each", flush=True)
@@ -297,15 +297,15 @@ async def _under(
     return began, await starts, delays
 
 
-def _show(what: str, delays: tuple[list[float], list[float]], reach: str) -> None:
-    _line(what, delays[0], reach)
+def _show(what: str, delays: tuple[list[float], list[float]], target: str) -> None:
+    _line(what, delays[0], target)
     never = delays[0].count(float("inf"))
     print(
         f"    {never} of {len(delays[0])} had not come {GIVEN_UP_S:g} s after the last was "
         "asked for",
         flush=True,
     )
-    _line("    by the processor that the worker used meanwhile", delays[1], reach)
+    _line("    by the processor that the worker used meanwhile", delays[1], target)
 
 
 async def _terminated(client: Client) -> None:

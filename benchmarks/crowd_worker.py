@@ -1,6 +1,6 @@
 """The worker process of ``crowd``: ``python -m benchmarks.crowd_worker ADDRESS FOLDER RUNS CACHE``.
 
-Workers of production over SQLite and an instant cluster. Before they take anything, so many runs
+Workers of production over SQLite and an instant cluster. Before they take anything, this many runs
 are in the database and on the cluster as one is that was started and executes: copies of one that
 did. ``seeded.json`` says which; ``told.log`` says when a run was polled, deployed, or asked to
 end.

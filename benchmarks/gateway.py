@@ -194,7 +194,7 @@ async def _steady(http: httpx.AsyncClient, client: Client) -> None:
             pending.append(asyncio.create_task(_timed(calls.bare, times["bare"])))
     await asyncio.gather(*pending)
     print(f"start of a run, {RATE:g} a second for {SECONDS:g} s, all of them executing: ", end="")
-    print(f"{shown(times['start'])} (reach: p95 <= 150 ms)")
+    print(f"{shown(times['start'])} (target: p95 <= 150 ms)")
     print(
         f"  baselines in between: GET /healthz {shown(times['health'])}; bare workflow start "
         f"{shown(times['bare'])}; ",
@@ -229,7 +229,7 @@ async def _pressed(http: httpx.AsyncClient, client: Client) -> None:
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
         found[name] = f"{shown(times)}, {len(times) / seconds:.0f} a second"
     print(
-        f"start of a run, {CALLERS} callers in a closed loop, no worker: {found['start']} (reach: "
+        f"start of a run, {CALLERS} callers in a closed loop, no worker: {found['start']} (target: "
         "p95 <= 500 ms)"
     )
     print(
@@ -281,5 +281,5 @@ async def _read_pages(folder: Path, url: str) -> None:
                     answer = await http.get(path, headers=headers)
                     times.setdefault(name, []).append(time.perf_counter() - began)
                     assert answer.status_code == (304 if name == "304" else 200), answer.text
-    print(f"list of {PAGE} among {RUNS:,} runs over HTTP, MariaDB (reach: <= 50 ms): ", end="")
+    print(f"list of {PAGE} among {RUNS:,} runs over HTTP, MariaDB (target: <= 50 ms): ", end="")
     print("; ".join(f"{name} {shown(taken)}" for name, taken in times.items()))

@@ -129,7 +129,7 @@ async def measure(url: str, pid: int, database: str) -> None:
             end="",
         )
         print(
-            f"delay {figures.shown(crowd.delays)} (reach: p95 <= 1 s); baseline, one reader "
+            f"delay {figures.shown(crowd.delays)} (target: p95 <= 1 s); baseline, one reader "
             "alone: ",
             end="",
         )
@@ -143,7 +143,7 @@ async def measure(url: str, pid: int, database: str) -> None:
             f"  the one that never reads {told}; gateway memory {memory['VmRSS']:.0f} MB, ", end=""
         )
         print(
-            f"at most {memory['VmHWM']:.0f} MB (reach: < 200 MB); before the readers came "
+            f"at most {memory['VmHWM']:.0f} MB (target: < 200 MB); before the readers came "
             f"{before:.0f} MB"
         )
     finally:

@@ -133,7 +133,7 @@ def _built(users: Any) -> None:
     encode_pages(spec)
     print(
         f"{FAN_IN:,} steps built, checked and paged: {time.perf_counter() - began:.2f} s "
-        "(reach: <= 1)"
+        "(target: <= 1)"
     )
 
 
@@ -170,7 +170,7 @@ class _Benchmark:
         grown = _memory(self.workers[0]) - rest
         events = await _events(self.client, names.graph_workflow_id("fan-in"))
         print(
-            f"  worker with workflows: {grown:.0f} MiB above its rest (reach: <= 150); {events} "
+            f"  worker with workflows: {grown:.0f} MiB above its rest (target: <= 150); {events} "
             "events in all"
         )
         await self._retry(large)
@@ -225,7 +225,7 @@ class _Benchmark:
         commit = self._commit()
         each = seconds / CHAIN * 1000
         print(f"a chain of {CHAIN}: {each:.1f} ms a step, a commit takes {commit:.1f} ms; ", end="")
-        print(f"{each - commit:.1f} ms above it (reach: <= 10)")
+        print(f"{each - commit:.1f} ms above it (target: <= 10)")
 
     async def _apart(self, what: str, **options: Any) -> None:
         """Execute a chain whose steps each have their own call."""
@@ -236,7 +236,7 @@ class _Benchmark:
         _, seconds = await self._graph(chain.spec(), f"apart-{what}")
         used = (self._used() - before) / APART * 1000
         print(
-            f"a chain of {APART} with {what}: {seconds / APART * 1000:.0f} ms a step (reach: <= "
+            f"a chain of {APART} with {what}: {seconds / APART * 1000:.0f} ms a step (target: <= "
             f"100), {used:.0f} ms CPU"
         )
 
@@ -266,7 +266,7 @@ class _Benchmark:
             end="",
         )
         print(
-            f"later ones p50 {statistics.median(waits):.2f}, most {max(waits):.2f} s (reach: "
+            f"later ones p50 {statistics.median(waits):.2f}, most {max(waits):.2f} s (target: "
             "<= 1); ",
             end="",
         )
@@ -287,11 +287,11 @@ class _Benchmark:
         engine.dispose()
         return statistics.median(times) * 1000
 
-    async def _fan(self, key: str, size: int, reach_s: float, reach_cpu_s: float) -> int:
+    async def _fan(self, key: str, size: int, target_s: float, target_cpu_s: float) -> int:
         spec, before = _wide(key, self.users, size).spec(), self._used()
         graph_id, seconds = await self._graph(spec, key)
-        print(f"a fan-out of {size:,} and in: {seconds:.1f} s (reach: <= {reach_s:g}), ", end="")
-        print(f"{self._used() - before:.1f} s CPU (reach: <= {reach_cpu_s:g})")
+        print(f"a fan-out of {size:,} and in: {seconds:.1f} s (target: <= {target_s:g}), ", end="")
+        print(f"{self._used() - before:.1f} s CPU (target: <= {target_cpu_s:g})")
         return graph_id
 
     async def _retry(self, graph_id: int) -> None:
@@ -304,7 +304,7 @@ class _Benchmark:
         await _until(lambda: graphs.list_steps(graph_id, paths=["total"])[0].attempt > attempt)
         seconds = time.perf_counter() - began
         await handle.result()
-        print(f"retry of one step in it: executes after {seconds:.2f} s (reach: <= 3)")
+        print(f"retry of one step in it: executes after {seconds:.2f} s (target: <= 3)")
         began = time.perf_counter()
         graphs.load(graph_id)
         loaded = time.perf_counter() - began
@@ -329,7 +329,7 @@ class _Benchmark:
         rate = CRAWLS / seconds
         print(
             f"{CRAWLS} instant crawls and in: {rate:.2f}/s; {rate / loop:.2f} of plain lifecycles "
-            "(reach: >= 0.8)"
+            "(target: >= 0.8)"
         )
 
     def taken(self, folder: Path, address: str) -> None:
@@ -338,7 +338,7 @@ class _Benchmark:
         """
         with running_gateway(folder, f"sqlite:///{folder / 'state.db'}", address) as gateway:
             client = Gateway(gateway.url)
-            for size, reach_ms in ((FAN, 100), (FAN_IN, 300)):
+            for size, target_ms in ((FAN, 100), (FAN_IN, 300)):
                 spec = _wide(
                     "", self.users, size, not_before=datetime(2100, 1, 1, tzinfo=UTC)
                 ).spec()
@@ -352,12 +352,12 @@ class _Benchmark:
                         * 1000
                     )
                 print(
-                    f"{size:,} steps taken by the gateway: {took:.1f} s (reach of 10,000: <= 10); "
+                    f"{size:,} steps taken by the gateway: {took:.1f} s (target of 10,000: <= 10); "
                     "described in ",
                     end="",
                 )
                 print(
-                    f"{times['']:.0f} ms (reach: <= {reach_ms}), its status in "
+                    f"{times['']:.0f} ms (target: <= {target_ms}), its status in "
                     f"{times['/status']:.0f} ms"
                 )
                 client.cancel(f"taken-{size}", None, "measured")
@@ -373,11 +373,11 @@ class _Benchmark:
             return
         print(f"{versions}, from the push to the end, in its processes and in its own event loop:")
         for executor, seconds in found.items():
-            for key, steps, reach in (("chain", CHAIN, " (reach: > 1)"), ("fan", FAN, "")):
+            for key, steps, target in (("chain", CHAIN, " (target: > 1)"), ("fan", FAN, "")):
                 times = seconds[key] / self.seconds[key]
                 print(
                     f"  {key} of {steps:,}, {executor}: {seconds[key]:.1f} s, {times:.1f} times "
-                    f"ours{reach}"
+                    f"ours{target}"
                 )
 
     async def killed(self, what: str, process: subprocess.Popen[Any]) -> None:
@@ -411,7 +411,7 @@ class _Benchmark:
             f"{min(waits.values()):.1f} to ",
             end="",
         )
-        print(f"{max(waits.values()):.1f} s (reach: <= {GOES_ON_S:g})")
+        print(f"{max(waits.values()):.1f} s (target: <= {GOES_ON_S:g})")
         for handle in handles.values():
             await handle.terminate()
 
@@ -436,6 +436,6 @@ class _Benchmark:
         before = _cpu(worker)
         await asyncio.sleep(REST_S)
         used = (_cpu(worker) - before) / REST_S
-        print(f"{RESTING} graphs at rest on long crawls: {used:.3f} cores (reach: <= 0.1)")
+        print(f"{RESTING} graphs at rest on long crawls: {used:.3f} cores (target: <= 0.1)")
         for handle in handles:
             await handle.terminate()

@@ -85,8 +85,8 @@ async def _quiet_day(testbed: WorkflowHarness) -> None:
     polls = (await testbed.events(handle)).count("get_history_statuses_to_sync")
     size = sum(e.ByteSize() for e in history.events)
     print(
-        f"quiet run of 24 h: {polls} polls, {total} events (reach: <= 2000), ",
-        f"{actions(history.events)} actions (reach: <= 330), ",
+        f"quiet run of 24 h: {polls} polls, {total} events (target: <= 2000), ",
+        f"{actions(history.events)} actions (target: <= 330), ",
         sep="",
         end="",
     )
@@ -108,4 +108,4 @@ async def _hour_of_waiting(testbed: WorkflowHarness) -> None:
         f"an hour of waiting for a saturated cluster: {one - none} more events than no wait ",
         end="",
     )
-    print(f"(reach: <= 12; baseline without a wait: {none} events in all)")
+    print(f"(target: <= 12; baseline without a wait: {none} events in all)")

@@ -1,4 +1,4 @@
-"""Fleet and the search for incidents among very many runs: the first page of a gateway, its first
+"""Fleet and the search for incidents among a great many runs: the home page of a gateway, its first
 round, and what a round costs at the rate of a large day; SQLite and MariaDB.
 
 The baseline of a page is ``GET /healthz``, that of a round one plain statement, that of the first
@@ -69,13 +69,13 @@ def _figures(name: str, url: str) -> None:
     print(
         f"{name}: a round {each_ms:.1f} ms of processor (a plain statement "
         f"{bare / ROUNDS * 1000:.1f} ms), {used / (ROUNDS * EVERY_S):.2%} of a core "
-        f"(reach: 1 %), without the database server"
+        f"(target: 1 %), without the database server"
     )
     store.close()
 
 
 def _show_fleet(name: str, store: Store) -> None:
-    """Print how long the first page of a gateway takes, for several gateways."""
+    """Print how long the home page of a gateway takes, for several gateways."""
     pages = []
     alive = []
     for _ in range(PAGES):
@@ -89,7 +89,7 @@ def _show_fleet(name: str, store: Store) -> None:
     alive_ms = 1000 * median(wall for wall, _ in alive)
     print(
         f"{name}: first page of Fleet among {RUNS:,} runs of {CRAWLERS} crawlers {page_ms:.0f} ms "
-        f"({page_cpu_ms:.0f} ms of processor; reach: {FLEET_MS:g} ms), GET /healthz "
+        f"({page_cpu_ms:.0f} ms of processor; target: {FLEET_MS:g} ms), GET /healthz "
         f"{alive_ms:.1f} ms: {page_ms / alive_ms:.0f} x"
     )
 

@@ -104,7 +104,7 @@ def _read(folder: Path, *, archived: bool) -> None:
         total, seconds, grown = decode(b"".join(unpacked(parts)))
         whence = "out of an archive" if archived else "from live files"
         print(
-            f"{total:,} items {whence}: {total / seconds:,.0f} a second (reach: >= 20,000); ",
+            f"{total:,} items {whence}: {total / seconds:,.0f} a second (target: >= 20,000); ",
             end="",
         )
         print(
@@ -114,7 +114,7 @@ def _read(folder: Path, *, archived: bool) -> None:
         )
         print(
             f"{grown:.0f} MiB in the function's process, {_memory('VmHWM') - rest:.0f} in the "
-            "worker (reach: <= 64)"
+            "worker (target: <= 64)"
         )
 
 

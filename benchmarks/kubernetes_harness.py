@@ -382,16 +382,16 @@ def many(harness: BenchmarkHarness, tasks: int, parallel: int) -> None:
     print(
         f"a run of {tasks} tasks, {parallel} at once, {harness.tasks(run_id)}: {took:.0f} s; "
         f"{segments} segments, "
-        f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB "
-        "(reach 256); "
-        f"worker {peak:.0f} MiB (reach 300); writes of ours a task: {ours:.2f} (reach 5 a task and "
+        f"at most {events} events (target 4096), largest payload {payload / 1024:.1f} KiB "
+        "(target 256); "
+        f"worker {peak:.0f} MiB (target 300); writes of ours a task: {ours:.2f} (target 5 a task and "
         "the polls)",
         flush=True,
     )
 
 
 def _ours(before: dict[str, int], after: dict[str, int]) -> float:
-    """Return the requests per task that only we send: creations of Jobs, and releases of their ends
+    """Return the requests per task that only we send: creations of Jobs, and releases of ended ones
     (Job and pod).
     """
     changed = {key: after.get(key, 0) - before.get(key, 0) for key in after}

@@ -65,7 +65,7 @@ SUMMARY: dict[str, Any] = {
 }
 #: The limits at the polling schedule's last step: what 500 resting runs may request from the
 #: server.
-REACH_A_POLL, REACH_A_SECOND = 2, 2.0
+TARGET_A_POLL, TARGET_A_SECOND = 2, 2.0
 
 
 def make(cluster: Cluster, namespace: str, jobs: list[dict[str, Any]]) -> float:
@@ -273,7 +273,7 @@ def one_poll(cluster: Cluster, pods: int) -> None:
         f"{bare['seconds']:.2f} s, "
         f"beyond it {beyond:.2f} s; by our processor {poll['cpu']:.2f}, {bare['cpu']:.2f}, "
         f"{beyond_cpu:.2f} s "
-        f"(reach 0.5 s of 10,000); {poll['mib']:.0f} MiB (reach 64), bare {bare['mib']:.0f}",
+        f"(target 0.5 s of 10,000); {poll['mib']:.0f} MiB (target 64), bare {bare['mib']:.0f}",
         flush=True,
     )
     more, more_cpu = typed["seconds"] - bare["seconds"], typed["cpu"] - bare["cpu"]
@@ -326,10 +326,10 @@ def at_rest(cluster: Cluster, runs: int) -> None:
     lists = count["LIST pods"] + count["LIST jobs"] - 2  # two are the observer's
     total = sum(count.values()) - 2
     print(
-        f"{runs} runs at rest: {lists / runs:.2f} lists a poll (reach {REACH_A_POLL}) and "
+        f"{runs} runs at rest: {lists / runs:.2f} lists a poll (target {TARGET_A_POLL}) and "
         f"{(total - lists) / runs:.2f} log tails and events; on the step of 15 minutes "
         f"{total / POLL_S:.2f} requests "
-        f"a second in all (reach {REACH_A_SECOND:g}), of which an observer has {4 / 450:.2f}; "
+        f"a second in all (target {TARGET_A_SECOND:g}), of which an observer has {4 / 450:.2f}; "
         f"a poll took {took / runs * 1000:.0f} ms",
         flush=True,
     )

@@ -78,7 +78,7 @@ async def main() -> None:
         )
 
 
-async def _show(client: Client, what: str, workflow_id: str, reach_ms: int) -> None:
+async def _show(client: Client, what: str, workflow_id: str, target_ms: int) -> None:
     await asyncio.sleep(2)  # visibility lags a little
     found = [one async for one in client.list_workflows(f"WorkflowId = '{workflow_id}'")]
     longest = max(found, key=lambda one: one.history_length or 0)
@@ -94,7 +94,7 @@ async def _show(client: Client, what: str, workflow_id: str, reach_ms: int) -> N
         end="",
     )
     print(
-        f"processor (reach: <= {reach_ms}); bare workflow of as many events {plain * 1000:.0f} ms",
+        f"processor (target: <= {target_ms}); bare workflow of as many events {plain * 1000:.0f} ms",
         flush=True,
     )
 

@@ -125,9 +125,10 @@ async def _stream(client: Client, store: Store) -> None:
     )
     spread = f"[{min(ratios):.2f}..{max(ratios):.2f}]"
     print(
-        f"{statistics.median(ratios):.2f} {spread} of a plain loop's rate (reach: >= 0.8); ", end=""
+        f"{statistics.median(ratios):.2f} {spread} of a plain loop's rate (target: >= 0.8); ",
+        end="",
     )
-    print(f"{statistics.median(events):.1f} events a job (reach: <= 10)")
+    print(f"{statistics.median(events):.1f} events a job (target: <= 10)")
 
 
 async def _plain_loop(client: Client, number: int) -> float:
@@ -229,7 +230,7 @@ async def _one_by_one(
         f"{statistics.median(usual):.2f} s ",
         end="",
     )
-    print(f"(reach: <= 0.5), p99 {usual[int(len(usual) * 0.99)]:.2f} s (<= 2); ", end="")
+    print(f"(target: <= 0.5), p99 {usual[int(len(usual) * 0.99)]:.2f} s (<= 2); ", end="")
     print(f"{await _events(client, workflow_id) / SINGLE:.1f} events a job (<= 20); ", end="")
     print(f"after its worker was killed {takeover:.1f} s (<= 15)")
 
@@ -257,7 +258,7 @@ async def _rest(client: Client, store: Store, pids: list[int]) -> None:
     grown = (await _lengths(handles) - events) / RESTING * 3600 / REST_S
     memory = sum(_memory(pid) for pid in everything) / 1024
     print(
-        f"{RESTING} managers at rest, loop_mode 60 s: {used:.3f} cores (reach: <= 0.1), "
+        f"{RESTING} managers at rest, loop_mode 60 s: {used:.3f} cores (target: <= 0.1), "
         f"{memory:.2f} GiB (<= 1.5) ",
         end="",
     )
@@ -328,7 +329,7 @@ def _identity(name: str, url: str, folder: Path | None = None) -> None:
                 raise RuntimeError(f"{wanted} is known: {found}")
         print(
             f"{name}: one identity among {KNOWN:,}: {statistics.median(times) * 1000:.2f} ms "
-            "(reach: <= 1)"
+            "(target: <= 1)"
         )
         if folder is not None:
             _source(store, row, folder)
@@ -359,7 +360,7 @@ def _source(store: Store, row: ManagerRow, folder: Path) -> None:
         more = max(_memory(pid) - before for pid, before in rest.items())
     finally:
         hosts.close()
-    print(f"{KNOWN:,} known yields: {seconds:.0f} s (reach: <= 300) in {cycles} cycles; ", end="")
+    print(f"{KNOWN:,} known yields: {seconds:.0f} s (target: <= 300) in {cycles} cycles; ", end="")
     print(f"the memory of a process grew by {more:.0f} MiB (<= 64)")
 
 

@@ -83,8 +83,8 @@ def measure(fleet: Fleet, site: Target) -> Figures:
 def _ways() -> None:
     """Compare the three ways."""
     found = {name: _way(name) for name in os.environ.get("BENCHMARK_WAYS", _USUAL).split(",")}
-    for what, reach, cell in ROWS:
-        row(what, reach, *(cell(figures) for figures in found.values()))
+    for what, goal, cell in ROWS:
+        row(what, goal, *(cell(figures) for figures in found.values()))
 
 
 def _way(name: str) -> Figures:
@@ -130,6 +130,6 @@ PARTS = {
 
 async def main() -> None:
     """Execute the parts of ``BENCHMARK_PARTS``, by default all."""
-    row("what", "reach", *WAYS)
+    row("what", "target", *WAYS)
     for part in os.environ.get("BENCHMARK_PARTS", ",".join(PARTS)).split(","):
         await asyncio.to_thread(PARTS[part])

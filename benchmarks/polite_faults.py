@@ -173,7 +173,7 @@ def _strike(site: Target, fleet: Ours, clocks: Clocks) -> None:
     load.run(AFTER_S)
     strikes = Strikes(fleet, load, clocks)
     failed = 0
-    reach = f"<= {MOST:g} a second, <= {CONNECTIONS} connections, 0 failed"
+    target = f"<= {MOST:g} a second, <= {CONNECTIONS} connections, 0 failed"
     for name, strike in FAULTS:
         site.journal()
         strike(strikes)
@@ -182,7 +182,7 @@ def _strike(site: Target, fleet: Ours, clocks: Clocks) -> None:
         failed = fleet.failed()
         use = seen.rate / RATE
         cell = f"{seen.most_a_second}, {seen.most_connections}, {failed - before}; use {use:.2f}"
-        row(f"{name}", reach, cell, "-", "-")
+        row(f"{name}", target, cell, "-", "-")
     _lower(site, fleet, load)
 
 

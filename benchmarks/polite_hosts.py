@@ -91,9 +91,9 @@ def _contention(site: Target, fleet: Ours) -> None:
     load.run(max(SECONDS, 3 * LONG_S))
     seen = site.journal()
     cell = f"{seen.most_requests}, {seen.most_connections}"
-    reach = f"<= {CONNECTIONS}, <= {CONNECTIONS}"
+    target = f"<= {CONNECTIONS}, <= {CONNECTIONS}"
     what = f"others begin during answers of {LONG_S:g} s: most requests and connections at once"
-    row(what, reach, cell, "-", "-")
+    row(what, target, cell, "-", "-")
     site.ask("/slow?by=0")
     fleet.stop()
 

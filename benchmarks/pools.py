@@ -109,7 +109,7 @@ def _picking(name: str, url: str) -> None:
     print(
         f"{name}: an offer beside {waiting} waiting runs of {POOLS} pools: p50 {middle:.1f}, p99 "
         f"{worst:.1f} ms "
-        f"(reach <= 5 beyond an offer without pools, {statistics.median(bare) * 1000:.1f} ms); "
+        f"(target <= 5 beyond an offer without pools, {statistics.median(bare) * 1000:.1f} ms); "
         f"calling the next: p50 {statistics.median(called) * 1000:.1f} ms; "
         f"the offers of {len(given)} called runs: p50 {statistics.median(given) * 1000:.1f} ms"
     )
@@ -191,7 +191,7 @@ def _overload(weights: Mapping[str, float]) -> None:
     print(
         f"{len(weights)} pools of weights {sorted(set(weights.values()))}, {OVERLOAD_S:.0f} s of "
         f"overload on {SLOTS} "
-        f"slots: farthest from its share {worst:.1%} (reach <= 5 %); slots in use "
+        f"slots: farthest from its share {worst:.1%} (target <= 5 %); slots in use "
         f"{total / SLOTS / (end - begun):.0%}; "
         f"slot-seconds {', '.join(f'{used[pool]:.0f}' for pool in weights)}",
         flush=True,
@@ -216,5 +216,5 @@ def _urgent() -> None:
     print(
         f"a task of priority 1 behind {BEHIND} of priority 5: began after {mine[0] - accepted:.1f} "
         f"s, {between} others "
-        "began in between (reach: the next free slot)"
+        "began in between (target: the next free slot)"
     )

@@ -61,18 +61,18 @@ async def main() -> None:
         _show(f"{DUE} bare Temporal Schedules due at once: due to the end of the workflow", bare)
         late, begun = await _due(store, keeper)
         _show(
-            f"{DUE} schedules due at once: due to the run on record (reach: p50 <= 1 s, p99 "
+            f"{DUE} schedules due at once: due to the run on record (target: p50 <= 1 s, p99 "
             "<= 10 s)",
             late,
         )
         _show(
-            f"{len(begun)} of {DUE} schedules due at once: due to a task that executes (reach: "
+            f"{len(begun)} of {DUE} schedules due at once: due to a task that executes (target: "
             "<= 60 s)",
             begun,
         )
         ratios = [f"{ours / theirs:.2f}" for ours, theirs in zip(_at(late), _at(bare), strict=True)]
         print(
-            f"that is {ratios[0]} of the bare ones' p50, {ratios[1]} of their p99 (reach: <= 1.5)",
+            f"that is {ratios[0]} of the bare ones' p50, {ratios[1]} of their p99 (target: <= 1.5)",
             flush=True,
         )
         await _rest(stack, store, keeper, address, folder)
@@ -171,7 +171,7 @@ async def _rest(
     used = await _used(audit, ROUND_S)
     print(
         f"{RESTING} schedules at rest: {used - alone:.3f} cores of the worker of the role audit "
-        "(reach: <= 0.05), "
+        "(target: <= 0.05), "
         f"which takes {alone:.3f} without them"
     )
 

@@ -50,10 +50,10 @@ async def main() -> None:
         theirs = await _taken_up(client, _worker(stack, "bare", address, folder), "bare")
         print(f"{RUNS} open runs, {count} activities each; what a new worker uses for each of them")
         print(
-            f"taking up: {ours[0] * 1000:.1f} ms of processor (reach: <= 20); bare workflow "
+            f"taking up: {ours[0] * 1000:.1f} ms of processor (target: <= 20); bare workflow "
             f"{theirs[0] * 1000:.1f} ms"
         )
-        print(f"memory: {ours[1]:.0f} KiB (reach: <= 190); bare workflow {theirs[1]:.0f} KiB")
+        print(f"memory: {ours[1]:.0f} KiB (target: <= 190); bare workflow {theirs[1]:.0f} KiB")
 
 
 async def _each(one: Callable[[int], Awaitable[object]], first: int = 0) -> None:

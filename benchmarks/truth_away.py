@@ -59,7 +59,9 @@ def ends(build: str = "") -> None:
             after + benchmark.ended(task)
             for after, task in zip(_verdicts(benchmark, tasks), tasks, strict=True)
         )
-        print(f"    all verdicts {last - back:.2f} s after its return (reach: <= 10 s)", flush=True)
+        print(
+            f"    all verdicts {last - back:.2f} s after its return (target: <= 10 s)", flush=True
+        )
 
 
 def unobserved(build: str = "") -> None:
@@ -81,7 +83,7 @@ def unobserved(build: str = "") -> None:
         print(
             f"Temporal frozen for {FROZEN_S:g} s, no observer, a poll every {POLL_S:g} s: the "
             "last poll was at most "
-            f"{oldest:.1f} s old (reach: <= {POLL_S + 15:g} s)",
+            f"{oldest:.1f} s old (target: <= {POLL_S + 15:g} s)",
             flush=True,
         )
 
@@ -109,7 +111,7 @@ def cost(build: str = "") -> None:
         counted = asyncio.run(_actions(benchmark, runs))
         acts, again = (statistics.median(values) for values in zip(*counted, strict=True))
         print(
-            f"a run of one task: {acts:g} Temporal actions (reach: <= 22), and {again:g} retries",
+            f"a run of one task: {acts:g} Temporal actions (target: <= 22), and {again:g} retries",
             flush=True,
         )
         seconds = ", ".join(f"{part} {used[part]:.3f}" for part in PARTS)
@@ -117,7 +119,7 @@ def cost(build: str = "") -> None:
         print(
             f"    seconds of processor beyond those at rest: {seconds}; worker and Temporal "
             f"{both:.3f} "
-            f"(reach: <= 0.8 x before); {took / RUNS:.2f} s a run; load average "
+            f"(target: <= 0.8 x before); {took / RUNS:.2f} s a run; load average "
             f"{os.getloadavg()[0]:.1f}",
             flush=True,
         )

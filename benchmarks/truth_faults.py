@@ -191,10 +191,10 @@ def _p(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def _line(what: str, values: Sequence[float], reach: str) -> None:
+def _line(what: str, values: Sequence[float], target: str) -> None:
     print(
         f"{what}: p50 {statistics.median(values):.2f} s, p99 {_p(values, 0.99):.2f} s, "
-        f"worst {max(values):.2f} s of {len(values)} (reach: {reach})",
+        f"worst {max(values):.2f} s of {len(values)} (target: {target})",
         flush=True,
     )
 
@@ -287,7 +287,7 @@ def outage() -> None:
         print(
             f"database down {OUTAGE_S:g} s with {len(run_ids)} runs in all phases: all caught up "
             f"{took:.1f} s after it "
-            "was back (reach: <= 30 s)",
+            "was back (target: <= 30 s)",
             flush=True,
         )
         _blame(harness, run_ids)
@@ -321,7 +321,7 @@ def _blame(harness: Benchmark, run_ids: Sequence[int]) -> None:
     failed = sum(
         count for status, outcome, count in rows if status == "FAILED" and outcome != "cancelled"
     )
-    print(f"failed because of it: {failed} (reach: 0); {rows}", flush=True)
+    print(f"failed because of it: {failed} (target: 0); {rows}", flush=True)
 
 
 async def rest() -> None:
@@ -343,10 +343,10 @@ async def rest() -> None:
             await asyncio.sleep(60)
             sizes.append(_memory(worker))
         cores = (_cpu(worker.pid) - before) / (time.monotonic() - began)
-        print(f"{OPEN_RUNS} open runs for {minutes:g} min: {cores:.3f} core (reach: <= 0.1)")
+        print(f"{OPEN_RUNS} open runs for {minutes:g} min: {cores:.3f} core (target: <= 0.1)")
         series = " ".join(f"{size:.0f}" for size in sizes[::5])
         print(
-            f"memory: {sizes[0]:.0f} MiB at first, {sizes[-1]:.0f} at the end (reach: flat); every "
+            f"memory: {sizes[0]:.0f} MiB at first, {sizes[-1]:.0f} at the end (target: flat); every "
             f"5 min: {series}"
         )
 

@@ -241,13 +241,13 @@ def harness(build: str = "", *, wake_ups: bool) -> Iterator[Harness]:
             yield Harness(stack, pipes)
 
 
-def _line(what: str, values: Sequence[float], reach: str) -> None:
+def _line(what: str, values: Sequence[float], target: str) -> None:
     ordered = sorted(values)
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
     print(
         f"{what}: p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, worst "
         f"{ordered[-1]:.2f} s "
-        f"of {len(ordered)} (reach: {reach})",
+        f"of {len(ordered)} (target: {target})",
         flush=True,
     )
 
@@ -272,18 +272,18 @@ def single_runs(build: str = "") -> None:
     """
     with harness(build, wake_ups=True) as benchmark:
         benchmark.ready([(run_id, 0) for run_id in benchmark.start(IDLE, "held", **NEVER)])
-        for beside, reach in ((0, "p50 0.15, p99 0.5 s"), (BUSY, "p99 2 s")):
+        for beside, target in ((0, "p50 0.15, p99 0.5 s"), (BUSY, "p99 2 s")):
             with busy(beside):
                 tasks = benchmark.start_all(RUNS, SECONDS)
                 benchmark.ready(tasks)
                 what = f"{RUNS} runs beside {IDLE}" + (
                     f" and {beside} busy processes" if beside else ""
                 )
-                _line(f"start of a process -> row RUNNING, {what}", benchmark.starts(tasks), reach)
+                _line(f"start of a process -> row RUNNING, {what}", benchmark.starts(tasks), target)
                 benchmark.end_all(tasks, SECONDS)
                 steps = benchmark.steps(tasks)
                 asyncio.run(benchmark.trace(tasks, steps))
-                _line(f"end of a process -> row and event, {what}", steps.committed, reach)
+                _line(f"end of a process -> row and event, {what}", steps.committed, target)
                 steps.show()
                 _line("the same -> verdict of the run", _verdicts(benchmark, tasks), "row + 1 s")
 

@@ -69,7 +69,7 @@ def _move_tasks(harness: UiHarness, run_id: int, first: int, last: int, status: 
         connection.execute(some.values(status=status, ended_at=datetime.now(UTC)))
 
 
-async def _graph(harness: UiHarness, key: str, graph: Workflow, reach_s: float) -> None:
+async def _graph(harness: UiHarness, key: str, graph: Workflow, target_s: float) -> None:
     spec = graph.spec()
     pages = encode_pages(spec)
     graphs, key = harness.store.graphs, f"page-{key}"
@@ -91,7 +91,7 @@ async def _graph(harness: UiHarness, key: str, graph: Workflow, reach_s: float) 
         harness,
         f"graph of {len(spec.steps):,} steps ({key})",
         f"/graphs/{key}",
-        reach_s,
+        target_s,
         DRAWN,
         move,
     )
@@ -112,7 +112,7 @@ async def _graph(harness: UiHarness, key: str, graph: Workflow, reach_s: float) 
             end="",
         )
         print(
-            f"while one zooms and moves {most(tasks):.0f} ms (reach: <= {TASK_MS:g}), {len(tasks)} "
+            f"while one zooms and moves {most(tasks):.0f} ms (target: <= {TASK_MS:g}), {len(tasks)} "
             "above 50 ms"
         )
 
@@ -158,7 +158,7 @@ async def _report(
     harness: UiHarness,
     title: str,
     path: str,
-    reach_s: float,
+    target_s: float,
     until: str,
     move: Callable[[int], None],
 ) -> None:
@@ -188,7 +188,7 @@ async def _report(
         f"{middle(usable):.0f} ms ",
         end="",
     )
-    print(f"(reach: <= {reach_s:g} s; fastest {min(usable):.0f}), {size:.0f} KB; ", end="")
+    print(f"(target: <= {target_s:g} s; fastest {min(usable):.0f}), {size:.0f} KB; ", end="")
     print(f"longest task of the main thread until then {middle(tasks):.0f} ms")
     async with visiting(
         harness.browser, harness.gateway.url + path, NOTE_DRAWN, until=until
@@ -215,7 +215,7 @@ async def _moving(visit: Visit, move: Callable[[int], None]) -> None:
         end="",
     )
     print(
-        f"(reach: <= {TASK_MS:g}), {len(tasks)} above 50 ms; answers within "
+        f"(target: <= {TASK_MS:g}), {len(tasks)} above 50 ms; answers within "
         f"{most(answers):.0f} ms; ",
         end="",
     )

@@ -142,7 +142,7 @@ async def _poll(harness: UiHarness, writer: Writer, count: int, without: float) 
         end="",
     )
     print(
-        f"p95 {quantile(browser, 0.95):.2f}, p99 {quantile(browser, 0.99):.2f} s (reach: <= "
+        f"p95 {quantile(browser, 0.95):.2f}, p99 {quantile(browser, 0.99):.2f} s (target: <= "
         f"{LATE_S:g})",
         end="",
     )
@@ -153,7 +153,7 @@ async def _poll(harness: UiHarness, writer: Writer, count: int, without: float) 
             end="",
         )
     print(
-        f"\n  gateway {cores:.2f} cores (reach: <= {CORES:g}), {asked - without:.1f} SELECTs/s "
+        f"\n  gateway {cores:.2f} cores (target: <= {CORES:g}), {asked - without:.1f} SELECTs/s "
         "for it, ",
         end="",
     )
@@ -191,11 +191,11 @@ async def many(harness: UiHarness) -> None:
         end="",
     )
     print(
-        f"gateway {cores:.2f} cores (reach: <= {MANY_CORES:g}; nobody polls: {alone[0]:.2f}), ",
+        f"gateway {cores:.2f} cores (target: <= {MANY_CORES:g}; nobody polls: {alone[0]:.2f}), ",
         end="",
     )
     print(
-        f"{asked - alone[1]:.1f} SELECTs/s for it, {more:.0f} MB more (reach: <= {MORE_MB:g}), ",
+        f"{asked - alone[1]:.1f} SELECTs/s for it, {more:.0f} MB more (target: <= {MORE_MB:g}), ",
         end="",
     )
     print(f"{sent / 1024 / 1024:.1f} MB sent", flush=True)
@@ -238,7 +238,7 @@ async def presses(harness: UiHarness) -> None:
     print(
         f"{len(took)} of 20 presses on the list took 16 ms and more until the next paint, ", end=""
     )
-    print(f"at most {most(took):.0f} ms (reach: <= {PRESS_MS:g})", flush=True)
+    print(f"at most {most(took):.0f} ms (target: <= {PRESS_MS:g})", flush=True)
 
 
 def _late(writer: Writer, seen: list[Seen]) -> list[float]:

@@ -83,7 +83,7 @@ async def log(harness: UiHarness) -> None:
         end="",
     )
     print(
-        f"(reach: <= {ANSWER_MS:g}; before it prints p50 {middle(at_rest):.0f}, at most "
+        f"(target: <= {ANSWER_MS:g}; before it prints p50 {middle(at_rest):.0f}, at most "
         f"{most(at_rest):.0f}); ",
         end="",
     )

@@ -217,9 +217,9 @@ def _newest(bench: Harness) -> int:
         return int(str(gateway.runs(limit=1)[0]["run_id"]))
 
 
-def _print(what: str, reach: str, seconds: list[float]) -> None:
+def _print(what: str, target: str, seconds: list[float]) -> None:
     middle, most = statistics.median(seconds), max(seconds)
-    print(f"| {what} | {reach} | {middle:.3f} s, at most {most:.3f} s |", flush=True)
+    print(f"| {what} | {target} | {middle:.3f} s, at most {most:.3f} s |", flush=True)
 
 
 PARTS: dict[str, Callable[[Harness], None]] = {

@@ -167,7 +167,7 @@ class Parts:
 
     @property
     def policies(self) -> Policies:
-        """The policies for the ends of tasks and for retries."""
+        """The policies for the outcomes and the retries of tasks."""
         return Policies(self.store.retries, self.catalogue, self.retries, self.ends)
 
     @property

@@ -431,7 +431,7 @@ def _among(name: str) -> Read:
 
 
 def _digest_link(digest: str | None) -> Link | None:
-    """Return a link to all runs of a code."""
+    """Return a link to all runs that executed this code."""
     digits = (digest or "").removeprefix(ALGORITHM)
     return Link(short_digest(digest), f"/runs?code={digits}") if digits else None
 

@@ -387,7 +387,7 @@ class DeploymentActivities:
     def _note_executing(self, fence: Fence) -> float | None:
         """Record which tasks are executing, so that no outdated PENDING is visible in the first
         minute. Record missing tasks too, because two polls together prove that a task is gone.
-        Return the seconds until the second poll can prove it. The next poll records the ends of
+        Return the seconds until the second poll can prove it. The next poll records the outcomes of
         tasks, because that poll fetches their debugging information.
         """
         try:

@@ -105,7 +105,7 @@ class PollStep:
         stretch: float | None = None,
     ) -> PollReport:
         """Record the poll, and stage the changes that the poll proves. If ``ends`` is false, stage
-        no ends of tasks. ``gap_s`` is the interval before the poll. If ``next_look_at`` is
+        no outcomes of tasks. ``gap_s`` is the interval before the poll. If ``next_look_at`` is
         ``None``, the planned time stays. ``stretch`` is the factor by which the next interval is
         stretched. Raises ``Overtaken``.
         """
@@ -145,7 +145,7 @@ class PollStep:
         apply: Callable[[], None],
     ) -> None:
         """Find the next tries of ended tasks, if these tries have no row, before a decision about
-        these ends.
+        these tasks.
 
         The cluster has such tries if the database was restored from a copy that is older than that
         decision. ``apply`` applies the changes that the poll found, if they are still staged.

@@ -63,8 +63,8 @@ class Policies:
     ends: Ends = NO_ENDS
 
     def reading(self, crawler: str | None) -> Reading | None:
-        """Return how this crawler's ends are interpreted, or ``None`` if this worker does not have
-        the crawler's entry.
+        """Return how this crawler's exit codes and finish reasons are interpreted, or ``None`` if
+        this worker does not have the crawler's entry.
         """
         entry = self.catalogue.get(crawler or "")
         return (

@@ -127,7 +127,7 @@ class YamlCatalogue:
 
     def _current(self) -> dict[str, CrawlerDefinition]:
         with self._lock:
-            # This precedes the reading of the file, so that the next call notices a change that
+            # This comes before the file is read, so that the next call notices a change that
             # happens while the file is being read.
             stamp = self._stat()
             if stamp != self._stamp:
@@ -450,7 +450,7 @@ class _Reader:
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             around = [str(part) for part in path[:-1] if not isinstance(part, int)]
             known = _KNOWN.get(".".join(around)) or _KNOWN.get(next(iter(around), ""), _FIELDS)
-            return self.at(path, f"unknown key; known are {', '.join(known)}")
+            return self.at(path, f"unknown key; known: {', '.join(known)}")
         if kind == "string_type":
             written = self.written.get(path)
             if written is None:

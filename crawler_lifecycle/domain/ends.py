@@ -1,4 +1,4 @@
-"""Ends: the meanings of the exit codes and last words of a crawler's own program.
+"""Ends: the meanings of the exit codes and finish reasons of a crawler's own program.
 
 There is one table of exit codes (``PRESETS``). A catalogue entry names a preset and adds its own
 codes. ``LIFECYCLE_ENDS`` does the same for all entries without a preset.
@@ -63,14 +63,14 @@ _WORD_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The meanings of a crawler's exit codes and last words."""
+    """The meanings of a crawler's exit codes and finish reasons."""
 
     codes: Mapping[int, str]
     """Exit code -> its meaning, as in ``PRESETS``."""
     failed_words: Sequence[str]
 
     def fails(self, word: str | None) -> bool:
-        """Return whether a crawler's last word means a failure."""
+        """Return whether a crawler's finish reason means a failure."""
         return word in self.failed_words or (
             ANY in self.failed_words and word not in (None, FINISHED)
         )

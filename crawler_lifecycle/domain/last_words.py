@@ -125,7 +125,7 @@ def is_loud(line: str, *, warnings: bool = False) -> bool:
 
 
 def error_of(change: Change, end: End | None, log: str | None) -> str | None:
-    """Return the line that explains why a task failed: the runner's message, or the last words in
+    """Return the line that explains why a task failed: the runner's message, or the last error in
     the task's log. The line may contain secrets. Return ``None`` if the task did not fail, or if
     the task was ended from outside, so that its log does not contain the reason.
     """

@@ -1,4 +1,4 @@
-"""Retries of tasks: which ends are followed by another try, when, how often, and with how much
+"""Retries of tasks: which outcomes are followed by another try, when, how often, and with how much
 memory.
 
 The retry policy is merged key by key from the request, the crawler's entry and the installation, in
@@ -19,8 +19,9 @@ from .ends import FINAL, PLAIN, RETRY, Reading
 from .resources import parse_memory
 
 #: Word in a policy -> the party that ended the task, and the outcome, where ``None`` means all
-#: outcomes that are not listed here. Policies retry only these ends. After any other end, either a
-#: person, a different limit or a service ended the task, or another try would end in the same way.
+#: outcomes that are not listed here. Policies retry only these outcomes. After any other outcome,
+#: either a person, a different limit or a service ended the task, or another try would end in the
+#: same way.
 WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
     "interrupted": (EndedBy.CLUSTER, "interrupted"),
     "evicted": (EndedBy.CLUSTER, "evicted"),
@@ -84,7 +85,7 @@ class Retries:
     means none.
     """
     on: list[str] | None = None
-    """The kinds of ends that are retried (``WORDS``)."""
+    """The outcomes that are retried (``WORDS``)."""
     backoff_s: float | None = None
     """Seconds from the end to the next try. Each further wait is the previous wait multiplied by
     ``factor``, up to ``cap_s``.
@@ -162,7 +163,7 @@ class Retries:
         )
 
 
-#: The policy if nothing is configured: ends that the cluster caused are retried automatically.
+#: The policy if nothing is configured: outcomes that the cluster caused are retried automatically.
 DEFAULT = Retries(
     max=3,
     on=["interrupted", "evicted", "lost"],

@@ -541,7 +541,7 @@ class Verdict:
     outcome: str
     cause: str
     ended_by: EndedBy | None = EndedBy.CRAWLER
-    """``None`` if an older build recorded the ends of its tasks."""
+    """``None`` if an older build recorded the outcomes of its tasks."""
     lacks: str | None = None
     """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``. ``None`` means that the run met the expectations,
     or was not judged.

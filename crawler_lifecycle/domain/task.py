@@ -328,8 +328,8 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
 
     The first matching rule of the table in docs/lifecycle.md, "Outcomes of tasks", applies. Any
     evidence leads to a result. ``stop`` is the recorded stop of the run. ``ends`` defines how the
-    crawler's exit codes and last words are interpreted, and is ``None`` if the crawler's catalogue
-    entry is not available.
+    crawler's exit codes and finish reasons are interpreted, and is ``None`` if the crawler's
+    catalogue entry is not available.
     """
     stop = stop_counts(end, stop)
     how = _how(end)

@@ -40,7 +40,7 @@ def suggest(name: object, known: Collection[str]) -> str:
     most = _LISTED_MAX if len(known) <= _LISTED_MAX else _SHOWN
     listed = ", ".join(itertools.islice(known, most)) or "none"
     left = len(known) - most
-    return f"known are {listed} and {left} more" if left > 0 else f"known are {listed}"
+    return f"known: {listed} and {left} more" if left > 0 else f"known: {listed}"
 
 
 def advise(name: object, known: Collection[str]) -> str:

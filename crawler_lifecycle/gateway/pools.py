@@ -100,7 +100,7 @@ def add_pools(app: FastAPI, pools: PoolStore, crawlers: Crawlers) -> None:
 
     @app.put("/v1/pools/{pool}")
     def put_pool(pool: PoolName, body: BodyOf[PutPool]) -> ChangedPool:
-        """Create a pool, or replace its limits. They hold for the next slot. A lower maximum stops
+        """Create a pool, or replace its limits. They apply to the next slot. A lower maximum stops
         no task.
 
         A pool of the settings (LIFECYCLE_POOLS) cannot be changed here.

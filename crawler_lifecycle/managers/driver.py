@@ -82,7 +82,7 @@ class Driver:
         self._last: Decision | None = None
         """The decision of the last cycle, or ``None`` before that cycle has ended."""
         self._leaving = False
-        """True if the class wants no further cycle, so that only the ends of jobs are still
+        """True if the class wants no further cycle, so that only jobs that end are still
         handled.
         """
 

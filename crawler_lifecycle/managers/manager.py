@@ -331,7 +331,7 @@ class WorkFlowManager(BaseLoopScript):
 
 
 class CachedFinishedJobsMixin(WorkFlowManager):
-    """Reads the ends of jobs once per cycle, for ``is_finished`` (S-27).
+    """Reads the jobs that have ended once per cycle, for ``is_finished`` (S-27).
 
     >>> from crawler_lifecycle.managers import CachedFinishedJobsMixin
     >>> from crawler_lifecycle.managers.testing import simulate

@@ -136,13 +136,13 @@ class TaskFiles(Protocol):
 
 
 class EvidenceKeeper(Protocol):
-    """The evidence of ended tasks that a cluster keeps until the ends are recorded."""
+    """The evidence of ended tasks that a cluster keeps until their outcomes are recorded."""
 
     def kept(self) -> list[SavedOutcome]:
         """Return all our ended tasks that are not released yet, with any owner or none."""
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        """Allow the cluster to remove the evidence of these tasks, because their ends were
+        """Allow the cluster to remove the evidence of these tasks, because their outcomes were
         committed. Later polls need not find the tasks. Logs and files remain for as long as the
         cluster keeps them. It is not an error if a task was already released, is gone, or has a
         name that another object now uses.

@@ -105,7 +105,7 @@ class RecordedState:
 
 
 #: The number of recorded polls, stops and task changes of a run, and the time of the last poll.
-#: This version orders the polls by two processes, whatever their clocks show. The time is compared
+#: This version orders the polls of two processes, whatever their clocks show. The time is compared
 #: because builds before migration 0008 do not count polls.
 Revision = tuple[int, datetime | None]
 

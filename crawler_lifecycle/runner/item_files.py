@@ -65,7 +65,7 @@ def declared(said: object) -> Feed:
         )
     for key, value in said.items():
         if key not in _VALUES:
-            raise ValueError(f".{key!s:.50}: unknown key; known are {', '.join(_VALUES)}")
+            raise ValueError(f".{key!s:.50}: unknown key; known: {', '.join(_VALUES)}")
         texts = (
             value
             if key == "key" and isinstance(value, list) and len(value) <= _KEY_MAX

@@ -2,10 +2,10 @@
 
 Until then, the finalizer keeps the pods readable.
 
-Each turn asks the cluster which ended tasks it keeps, and the database which ends are committed. No
-decision depends on an earlier turn. Several workers can do this at the same time, and any of them
-may die at any moment. A task without a row in the database is kept and reported, and an audit
-decides about it.
+Each turn asks the cluster which ended tasks it keeps, and the database which of their outcomes are
+committed. No decision depends on an earlier turn. Several workers can do this at the same time, and
+any of them may die at any moment. A task without a row in the database is kept and reported, and an
+audit decides about it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TURN_S = 3.0
 IDLE_S = 15.0
 #: Seconds until the next turn after an error: the first pause and the longest pause.
 RETRY_S = (5.0, 60.0)
-#: The maximum number of ends that one turn releases. If there are more, the next turn follows
-#: immediately.
+#: The maximum number of ended tasks that one turn releases. If there are more, the next turn
+#: follows immediately.
 PAGE = 500
 #: The time for which a pod is kept if its end was recorded without an exit code. Within this time,
 #: an audit compares the pod with the record.
@@ -52,7 +52,7 @@ _ENDS = frozenset(str(status) for status in TERMINAL)
 def releasable(
     kept: Iterable[SavedOutcome], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
 ) -> list[SavedOutcome]:
-    """Return the ends in ``kept`` that are recorded in the database, with their debugging
+    """Return the ended tasks in ``kept`` whose outcomes are in the database, with their debugging
     information.
 
     Rows of earlier attempts are included.
@@ -111,8 +111,8 @@ class Releaser:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: the number of ends that the cluster keeps, and the number
-        of those without a row.
+        """Return the state for a probe: the number of ended tasks that the cluster keeps, and the
+        number of those without a row.
         """
         ago = None if self._last is None else round(time.monotonic() - self._last, 1)
         return {
@@ -156,7 +156,7 @@ class Releaser:
             try:
                 self.keeper.release(run, refs)
                 self.counts[RELEASED] += len(refs)
-            except LifecycleError as error:  # continue with the ends of the other runs
+            except LifecycleError as error:  # continue with the tasks of the other runs
                 self.counts[FAILED] += len(refs)
                 failure = error
         if failure is not None:

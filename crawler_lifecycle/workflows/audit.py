@@ -9,7 +9,7 @@
 5. Schedules are compared with Temporal's copies, and their due times with the recorded firings.
 6. Due times that have not begun their target, and webhooks, are compared with their workflows.
 7. Open workflows are compared with the rows of runs, managers and graphs.
-8. For runs that ended recently, deliveries are checked, and recorded ends are compared with the
+8. For runs that ended recently, deliveries are checked, and recorded outcomes are compared with the
    evidence.
 
 Each source is compared alone. If a source cannot be read, the report shows this, and the others are

@@ -71,7 +71,7 @@ def history_full(most: int | None = None) -> bool:
 def must_leave() -> bool:
     """Return whether the workflow must continue as new at once.
 
-    Every call and pause checks this, because somebody can send very many signals.
+    Every call and pause checks this, because somebody can send a great many signals.
     """
     info = workflow.info()
     return (

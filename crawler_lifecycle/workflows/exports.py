@@ -53,7 +53,7 @@ class ExportOrder:
 
     def __post_init__(self) -> None:
         """Check the numbers, because a number that no search attribute accepts would fail the
-        workflow task for ever.
+        workflow task forever.
         """
         check_number("fence.run_id", self.fence.run_id, LIMITS["run_id"])
         check_number("fence.attempt", self.fence.attempt, LIMITS["attempt"])

@@ -234,8 +234,8 @@ class CrawlerLifecycleWorkflow:
         s.since = workflow.now()
 
     async def _look_back(self) -> None:
-        """Begin a resume: record the ends of tasks, keep executing tasks, and queue the other tasks
-        again.
+        """Begin a resume: record the outcomes of tasks, keep executing tasks, and queue the other
+        tasks again.
         """
         s = self._s
         found = await poll_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
@@ -262,7 +262,7 @@ class CrawlerLifecycleWorkflow:
         s = self._s
         if s.undecided:
             await self._retry()
-            if s.undecided:  # there are more ends than one activity decides about
+            if s.undecided:  # more tasks have ended than one activity decides about
                 return
         if s.counted and not s.counts.alive:
             if s.started_at is None:  # no task was ever seen on the cluster

@@ -1,6 +1,6 @@
 """The table with the queue, the timeouts and the retries of each activity.
 
-All retries are defined here. Activities that use the database or the cluster are retried for ever,
+All retries are defined here. Activities that use the database or the cluster are retried forever,
 because an outage of our infrastructure must not fail a run. Errors that are not retried have their
 own types (``domain.errors``).
 """

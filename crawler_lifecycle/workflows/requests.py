@@ -165,7 +165,7 @@ def read_answer(method: Callable[..., Any], payload: Payload, converter: Payload
 
     Raises any error of the decoder or the validation if the type is wrong. Converters check the
     expected type only for JSON, but not for bytes, empty payloads and protobuf messages, which the
-    strict validation refuses. In the workflow's code, they would fail the workflow task for ever.
+    strict validation refuses. In the workflow's code, they would fail the workflow task forever.
     """
     expected = answer_type(method)
     if expected is type(None):

@@ -253,7 +253,7 @@ def main() -> int:
         "--site", help="address of the site to crawl (required here or in CRAWL_ARGS)"
     )
     parser.add_argument(
-        "--max-pages", type=int, help="end as finished after so many pages (default: 25)"
+        "--max-pages", type=int, help="end as finished after this many pages (default: 25)"
     )
     parser.add_argument("--delay", type=float, help="seconds between two pages (default: 0.1)")
     parser.add_argument("--fail-after", type=int, metavar="N", help="fail on purpose after N pages")

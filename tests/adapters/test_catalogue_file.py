@@ -53,7 +53,7 @@ def test_a_key_is_what_is_written_also_where_yaml_reads_a_boolean(tmp_path: Path
         _write(tmp_path / "c.yaml", GOOD + f"  args: {{{key}: {{}}}}\n  env: {{{key}: x}}\n")
     )
     assert (list(found.args), list(found.env)) == ([key], [key])
-    with pytest.raises(CatalogueError, match=rf"c\.yaml:4: {key}: unknown key; known are name"):
+    with pytest.raises(CatalogueError, match=rf"c\.yaml:4: {key}: unknown key; known: name"):
         load(_write(tmp_path / "c.yaml", GOOD + f"  {key}: 1\n"))
     with pytest.raises(CatalogueError, match=r"c\.yaml:5: env\.no: appears twice, first on line 4"):
         load(_write(tmp_path / "c.yaml", GOOD + "  env: {no: a,\n    'no': b}\n"))
@@ -94,16 +94,16 @@ def file(tmp_path: Path) -> Path:
         ("plain\n", 1, "not a list"),
         ("\n- plain\n", 2, "not a crawler"),
         ("- kind: command\n  command: [x]\n", 1, "name: missing; add it"),
-        (GOOD + "  again: 3\n", 4, "again: unknown key; known are name, kind"),
+        (GOOD + "  again: 3\n", 4, "again: unknown key; known: name, kind"),
         (
             GOOD + "  args:\n    site: {defalt: x}\n",
             5,
-            "args.site.defalt: unknown key; known are default, required",
+            "args.site.defalt: unknown key; known: default, required",
         ),
         (
             GOOD + "  resources: {mem: 1Gi}\n",
             4,
-            "resources.mem: unknown key; known are cpu, memory",
+            "resources.mem: unknown key; known: cpu, memory",
         ),
         (GOOD + "  kubernetes: {nodes: {}}\n", 4, "kubernetes.nodes: unknown key"),
         (GOOD + "  limits: {grace: 3}\n", 4, "limits.grace: unknown"),
@@ -149,7 +149,7 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  ends: {failed: [8]}\n",
             4,
-            "ends.failed: unknown key; known are like, success, final, retry",
+            "ends.failed: unknown key; known: like, success, final, retry",
         ),
         (
             "- {name: a, project: b, ends: {final: [4]}}\n",
@@ -192,7 +192,7 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  items: {file: x}\n",
             4,
-            "items.file: unknown key; known are files, format, delimiter, quote, key",
+            "items.file: unknown key; known: files, format, delimiter, quote, key",
         ),
         (
             GOOD + "  items:\n    key: [id, 7]\n",

@@ -133,7 +133,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
 @pytest.mark.parametrize(
     ("section", "line", "text"),
     [
-        ("    nodes: {}", 4, "kubernetes.nodes: unknown key; known are node_selector, tolerations"),
+        ("    nodes: {}", 4, "kubernetes.nodes: unknown key; known: node_selector, tolerations"),
         ("    runner: maybe", 4, "kubernetes.runner: 'maybe' is not allowed"),
         ("    user: 0", 4, "kubernetes.user: 0 is not allowed; 0 is root; give a user id from 1"),
         ('    user: "1000"', 4, "kubernetes.user: '1000' is not allowed"),
@@ -248,7 +248,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    sidecars: [{name: a, image: a, ports: []}]",
             4,
-            "ports: unknown key; known are name, image, command",
+            "ports: unknown key; known: name, image, command",
         ),
         (
             "    sidecars: [{name: a, image: a}, {name: a, image: b}]",
@@ -284,7 +284,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    requests: {disk: 1Gi}",
             4,
-            "kubernetes.requests.disk: unknown key; known are cpu, memory",
+            "kubernetes.requests.disk: unknown key; known: cpu, memory",
         ),
         (
             "    node_selector: {pool: yes}",
@@ -321,7 +321,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    tolerations: [{key: a, efect: b}]",
             4,
-            "efect: unknown key; known are key, operator, value, effect",
+            "efect: unknown key; known: key, operator, value, effect",
         ),
         (
             "    tolerations: [{key: a, seconds: 5}]",
@@ -346,7 +346,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    volumes: [{name: a, mount_path: /a, host_path: /}]",
             4,
-            "host_path: unknown key; known are name",
+            "host_path: unknown key; known: name",
         ),
         (
             "    volumes: [{name: A, mount_path: /a, claim: a}]",

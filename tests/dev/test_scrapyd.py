@@ -64,7 +64,7 @@ def _python_scrapyd_api(api: ScrapydAPI) -> None:
     for missing in (lambda: api.delete_version("shop", "r1"), lambda: api.delete_project("shop")):
         with pytest.raises(ScrapydError, match="'shop' not found"):
             missing()
-    with pytest.raises(ScrapydError, match=r"spider 'nobody' not found; known are"):
+    with pytest.raises(ScrapydError, match=r"spider 'nobody' not found; known:"):
         api.schedule(PROJECT, "nobody")
 
 

@@ -75,7 +75,7 @@ class Run:
 
 @dataclass
 class Harness:
-    """The contents of database, cluster and Temporal."""
+    """The contents of the database, the cluster and Temporal."""
 
     runs: list[Run] = field(default_factory=list)
 

@@ -60,7 +60,7 @@ def test_a_pattern_needs_a_host_with_a_name(text: str) -> None:
         ({"not": "1," * 50 + "2"}, "not: '1,1,"),
         ({"requests_per_s": 1e-300}, "requests_per_s: 1e-300"),
         ({"not": "1-31"}, "not: '1-31'.*leave at least one"),
-        ({"request_per_s": 1}, "request_per_s: unknown; known are tasks, .*not"),
+        ({"request_per_s": 1}, "request_per_s: unknown; known: tasks, .*not"),
     ],
 )
 def test_a_wrong_entry_names_key_value_and_fix(entry: dict[str, object], message: str) -> None:

@@ -209,7 +209,7 @@ async def test_an_argument_that_a_tool_does_not_have_is_refused(
         (
             "start_run",
             {"crawler": "plain", "project": "a"},
-            "project: unknown argument; known are crawler, args",
+            "project: unknown argument; known: crawler, args",
         ),
         (
             "start_run",

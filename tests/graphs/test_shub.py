@@ -100,7 +100,7 @@ def test_s70_s71_s72_where_it_starts(capsys: pytest.CaptureFixture[str]) -> None
     for argv, said in (
         ([], "give either --root-jobs or --starting-job"),
         (["--root-jobs", "-s", "a"], "give either --root-jobs or --starting-job"),
-        (["-s", "nobody"], "there is no task 'nobody'; known are a, b, c, d, e"),
+        (["-s", "nobody"], "there is no task 'nobody'; known: a, b, c, d, e"),
     ):
         with pytest.raises(SystemExit):
             Shop(argv).workflow()

@@ -251,7 +251,7 @@ def test_a_run_without_feeds(names: list[str], counted: int | None, said: str) -
 @pytest.mark.parametrize(("said", "why"), [
     (5, ": 5 is not allowed; give off, or some of files, format, delimiter, quote, key"),
     ({}, ": {} is not allowed"),
-    ({"file": "x"}, ".file: unknown key; known are files, format, delimiter, quote, key"),
+    ({"file": "x"}, ".file: unknown key; known: files, format, delimiter, quote, key"),
     ({"files": "../x"}, ".files: '../x' is not allowed; give a relative path"),
     ({"files": "/x"}, ".files: "),
     ({"format": "parquet"}, ".format: 'parquet' is not allowed; give one of jsonl"),

@@ -69,7 +69,7 @@ def test_two_spellings_at_once_are_refused() -> None:
         (
             RunRequest,
             {"crawler": "a", "colour": 1},
-            "colour: 1: unknown field; known are crawler, trigger, run_id",
+            "colour: 1: unknown field; known: crawler, trigger, run_id",
         ),
     ],
 )

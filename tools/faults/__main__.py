@@ -236,7 +236,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--seeds", type=int, default=1, help="so many, one after the other in the same harness"
+        "--seeds",
+        type=int,
+        default=1,
+        help="the number of seeds, one after the other in the same harness",
     )
     parser.add_argument(
         "--minutes", type=float, help="of all of them; 3 by default, or all that --away takes"

@@ -18,7 +18,7 @@ from tools.faults.oracle import OVER, Ask, Evidence
 #: How the keys of starts begin.
 KEYS = "faults-code-"
 #: If a request was sent more than once, a process that was frozen may still execute an earlier one
-#: of them so many seconds after the answer.
+#: of them this many seconds after the answer.
 STALE_S = 45.0
 #: A bad version may be accepted if at least this share of the crawler's runs failed anyway, because
 #: faults killed them.
@@ -284,7 +284,7 @@ def _refused(e: Evidence) -> Iterator[str]:
 
 
 def _began(e: Evidence) -> Iterator[str]:
-    """Check that no task failed for want of its code."""
+    """Check that no task failed for lack of its code."""
     began = {process.name for process in e.processes}
     failed = {task.name: task.outcome or "" for task in e.tasks if task.status == "FAILED"}
     mine = {task.name for task in e.code.tasks}

@@ -20,7 +20,7 @@ Ask = Callable[[str], Rows]
 PACKAGE, ENTRY = "deployed", "edition"
 #: A package of a Scrapy project. Its spider, and so its only entry, is named after the version.
 SPIDERS = "shelf"
-#: Every so many samples, the sampler also reads what is recorded about code.
+#: After each such number of samples, the sampler also reads what is recorded about code.
 EVERY = 4
 _OPEN = "status NOT IN ('COMPLETED', 'FAILED')"
 _TASKS = (

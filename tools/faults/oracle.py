@@ -188,7 +188,7 @@ class Evidence:
     may be later.
     """
     late: float = 0.0
-    """For so many seconds a record may be late, where somebody says so."""
+    """The number of seconds by which a record may be late, where one is given."""
     patience: float = 1.0
     """How many times as long as on a machine of its own everything may take; a short play measures
     it.
@@ -499,8 +499,8 @@ def _delivered(e: Evidence) -> Iterator[str]:
 
 
 def _planned(e: Evidence) -> Iterator[str]:
-    """Check that each job and step succeeded once, in order, and that each due time has one line
-    and began what the line states.
+    """Check that each job and step succeeded once, in order, and that each due time has one row and
+    started what that row says.
     """
     by_number: dict[str, list[Process]] = defaultdict(list)
     for one in e.processes:

@@ -10,16 +10,16 @@ from tools.faults.oracle import ENDED, OVER, Ask, Evidence
 from tools.soak.journal import Process
 
 CAPPED, MOODY = SITES = ("capped.example", "moody.shop.example")
-#: What a request to start a crawl of both has as its site, and how the keys of such requests begin.
+#: The site in a request to crawl both sites, and the prefix of the keys of such requests.
 BOTH = "both"
 KEYS = "faults-site-"
 #: The limits of ``CAPPED``.
 LIMITS: dict[str, Any] = {"tasks": 2, "requests_per_s": 5.0, "connections": 2}
 UNLIMITED = 10_000
-#: A task that got its slot before a cap was lowered may begin so many seconds after that.
+#: A task that got its slot before a cap was lowered may begin this many seconds after that.
 ON_ITS_WAY_S = 20.0
 STEP_S = 0.5
-#: A crawler that was killed leaves its leases, which end after so many seconds at most.
+#: A crawler that was killed leaves its leases, which end after at most this many seconds.
 LEASE_S = 30
 #: Tasks that hold a slot, by site.
 HOLDERS = (

@@ -27,7 +27,7 @@ def main() -> int:
         "--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)"
     )
     parser.add_argument(
-        "--runs", type=int, default=500, help="start at most so many runs (default: 500)"
+        "--runs", type=int, default=500, help="start at most this many runs (default: 500)"
     )
     parser.add_argument(
         "--folder", type=Path, help="where the stack lives; kept (default: a temporary one)"

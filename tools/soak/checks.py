@@ -366,7 +366,7 @@ def _corrections(case: Case) -> Iterator[str]:
 
 def _confessed(case: Case, task: Row) -> Iterator[str]:
     """Check that deaths without the knowledge of the service are recorded as corrections, and how
-    late their ends were recorded.
+    late their outcomes were recorded.
     """
     name = f"task {task['task_index']}/{task['attempt']}"
     if task["status"] not in ENDED:

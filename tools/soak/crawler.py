@@ -8,7 +8,7 @@ when it executed. It uses only the standard library.
 
 The arguments are ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (it ignores
 SIGTERM), ``needs`` (MiB of memory at its end), ``site`` (the host of its requests, which keep the
-limits of the site), and ``refused`` (the site refuses the next request for so many seconds).
+limits of the site), and ``refused`` (the site refuses the next request for this many seconds).
 
 A deployed copy has a file ``code.txt`` next to it, whose text names the code in the journal. Code
 whose name ends with ``bad`` always fails.

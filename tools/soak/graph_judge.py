@@ -453,4 +453,4 @@ def _ends(case: GraphCase) -> Iterator[str]:
     if len(set(keys)) != len(keys) or case.graph["attempt"] not in [
         attempt for _, attempt in case.events
     ]:
-        yield f"it is in attempt {case.graph['attempt']}, its ends were told as {case.events}"
+        yield f"it is in attempt {case.graph['attempt']}, its outcomes were reported as {case.events}"

@@ -42,7 +42,7 @@ class Behaviour:
 
     seconds: float
     failures: int
-    """Its first attempts fail, so many."""
+    """The number of its first attempts that fail."""
     listens: bool
     """Whether it ends when its step is cancelled."""
     snoozes: bool

@@ -127,7 +127,7 @@ class Storm:
 
     def _until_told(self, plan: GraphPlan, command: Command, call: Callable[[], object]) -> None:
         """Repeat a request until it has an effect, because a graph that waits for steps would
-        otherwise wait for ever.
+        otherwise wait forever.
         """
         end = time.monotonic() + ASKS_S
         while not self._over.is_set() and (told := self._ask(plan, command, call)).answer != "ok":

@@ -4,7 +4,7 @@ many rows as a day adds.
 Days are short. Each day has the same load of runs, managers, graphs, firings and webhook
 deliveries, and ends with ``crawlctl db prune`` for everything that ended more than two such days
 ago. From the fourth day on, each table must lose as many rows as it gained, except rows that the
-rules keep for ever (``domain/retention.py``).
+rules keep forever (``domain/retention.py``).
 
 The load follows the machine: new work begins when enough has ended, and a day is over when all of
 its work has ended. Therefore, a slow machine has longer days with the same rows, and each row

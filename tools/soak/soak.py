@@ -242,7 +242,7 @@ class Soak:
         return found
 
     def _may_go_on(self, run_id: int) -> bool:
-        """Return whether something of the run executes for ever, and nobody requested its end."""
+        """Return whether something of the run executes forever, and nobody requested its end."""
         beating = [
             p
             for p in read_journals(self.harness.journals, run_id)
@@ -326,7 +326,7 @@ class Soak:
         if not case.record.ended:
             if not may_go_on(case.record.run_id):
                 found.append(
-                    f"the run is {case.record.run['status']} and nothing of it executes for ever"
+                    f"the run is {case.record.run['status']} and nothing of it executes forever"
                 )
             return found
         found += check_events(self.harness, case.record)

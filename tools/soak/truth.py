@@ -1,9 +1,9 @@
-"""The possible ends of a task, by the journals of its process and of the soak: docs/lifecycle.md,
-"How an end is read".
+"""The possible outcomes of a task, by the journals of its process and of the soak:
+docs/lifecycle.md, "How an end is read".
 
 Certain evidence allows only one end. If two things happened at nearly the same time, or nobody got
-an answer, either of them may have come first, and both ends are allowed, but never an end that
-neither explains.
+an answer, either of them may have come first, and both outcomes are allowed, but never an outcome
+that neither explains.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def never_executed(kills: Sequence[Kill], stops: Stops) -> set[End]:
 
 
 def verdicts(ends: Sequence[End], stops: Stops, limit: str | None) -> set[End]:
-    """Return every verdict that a run may have over tasks with these ends."""
+    """Return every verdict that a run may have over tasks with these outcomes."""
     if all(status == "SUCCEEDED" for status, _ in ends):
         outcomes = {outcome for _, outcome in ends}
         return {("COMPLETED", outcomes.pop() if len(outcomes) == 1 else "finished")}

@@ -300,7 +300,7 @@ class AuditActivities:
 
     def end_forced(self) -> int:
         """End the tasks of runs whose workflow does not act on a forced stop. The workflow records
-        the ends of the tasks when it can. Return 0, because these runs still have a workflow.
+        the outcomes of the tasks when it can. Return 0, because these runs still have a workflow.
         """
         for run in self.store.sweep.unheard_stops(
             self.clock() - timedelta(seconds=OVERDUE_S), UNHEARD_MAX
@@ -417,8 +417,8 @@ class AuditActivities:
     def _late_evidence(
         self, stops: Mapping[int, StopIntent | None], since: datetime
     ) -> list[FindingRepair]:
-        """Return findings about ends that were recorded without evidence, if the cluster now has
-        evidence.
+        """Return findings about outcomes that were recorded without evidence, if the cluster now
+        has evidence.
 
         ``stops`` contains the stops of the runs to check.
         """

@@ -45,7 +45,7 @@ _NONE = PoolOptions()
 def set_pool(
     name: Name, /, *, options: Annotated[PoolOptions, Parameter(name="*")] = _NONE, by: By = None
 ) -> None:
-    """Create a pool, or change the given limits of one. They hold for the next slot."""
+    """Create a pool, or change the given limits of one. They apply to the next slot."""
     none = {"max": "none", "project": "*"}
     given = filled(asdict(options)).items()
     body = {field: None if none.get(field) == value else value for field, value in given}

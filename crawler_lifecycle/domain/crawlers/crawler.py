@@ -92,7 +92,7 @@ class CrawlerDefinition:
     """The hosts that the crawler visits. ``{from: start_url}`` takes them from an argument."""
     retries: Retries = field(default_factory=Retries)
     ends: Ends = field(default_factory=Ends)
-    """The meanings of the crawler's exit codes and last words."""
+    """The meanings of the crawler's exit codes and finish reasons."""
     files_max: int | None = None
     expect: dict[str, int | float | dict[str, int | float]] = field(default_factory=dict)
     """The requirements for a run: counts, and shares of items with a value in each field
@@ -159,7 +159,7 @@ class CrawlerDefinition:
         known = [f.name for f in fields(Limits)]
         unknown = sorted(set(self.limits) - set(known))
         if unknown:
-            raise InvalidRequest(f"limits.{unknown[0]}: unknown; known are {', '.join(known)}")
+            raise InvalidRequest(f"limits.{unknown[0]}: unknown; known: {', '.join(known)}")
 
     def _check_package(self) -> None:
         check_name("package", self.package)

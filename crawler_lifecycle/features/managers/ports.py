@@ -118,7 +118,7 @@ class ManagerRow:
     """The number of recorded yields of the source in its current pass."""
     exhausted: bool = False
     source_error: str | None = None
-    """The error that ended the reading of the source, until a new pass begins (``Page.error``)."""
+    """The error that stopped reading from the source, until a new pass begins (``Page.error``)."""
     over: bool = False
     """True if a committed decision of this attempt ended the manager. The manager's class is then
     no longer called.

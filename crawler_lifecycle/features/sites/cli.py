@@ -118,7 +118,7 @@ def set_limits(
 
 
 def delete(site: Name, /) -> None:
-    """Remove the limits of a site. Those of * then hold for it."""
+    """Remove the limits of a site. Those of * then apply to it."""
     with current().gateway() as gateway:
         KIND.print_facts(gateway.delete(KIND.path(site)))
 

@@ -21,7 +21,7 @@ class SiteRow:
     again.
     """
     limits: Mapping[str, Any]
-    """The limits that hold for the site, which can be those of `*`."""
+    """The limits that apply to the site, which can be those of `*`."""
     origin: Literal["settings", "people"] | None
     """Who gave the site limits of its own; null if nobody did."""
     changed_at: datetime | None

@@ -149,7 +149,7 @@ def decision(reply: object) -> Decision:
     """Return the decision of a cycle."""
     one = _checked(Decision, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
-        raise InvalidRequest(f"more ends than the {CYCLE_ENDS} that a cycle can have")
+        raise InvalidRequest(f"more ended jobs than the {CYCLE_ENDS} that a cycle can have")
     for job in [entry.job for entry in one.added] + [entry.job for entry in one.picked]:
         check_job(job)
     if one.state is not None and _size("state", one.state) > STATE_BYTES:

@@ -115,7 +115,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         listCrawlerHistory listCanaries listCodes""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
-    # The limits of a site and a pool hold for the runs of all projects.
+    # The limits of a site and a pool apply to the runs of all projects.
     (Access(Role.OPERATE, everything=True), "audit closeSite openSite"),
     (Access(Role.ADMIN, everything=True), "putSite deleteSite putPool patchPool deletePool"),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),

@@ -362,7 +362,7 @@ class _Reader:
     def _entry(self, n: int, table: dict[str, Any]) -> Entry:
         for key in table:
             if key not in _KEYS:
-                raise self._wrong(n, key, f"unknown key {key!r}; known are {', '.join(_KEYS)}")
+                raise self._wrong(n, key, f"unknown key {key!r}; known: {', '.join(_KEYS)}")
         for key in _KEYS[:3]:
             if not isinstance(table.get(key), str):
                 raise self._wrong(n, key, f"{key} is missing or is not a string; give it in quotes")

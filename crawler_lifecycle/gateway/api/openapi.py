@@ -54,7 +54,7 @@ _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
         Problem(
             409,
             "not_in_this_state",
-            "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end",
+            "run 7 is PROCESSING and its workflow is working on it; stop it or wait for its end",
         ),
     ),
     "Invalid": (

@@ -459,7 +459,7 @@ class Commands:
         if not row.status.terminal:
             for candidate in workflow_ids(row):
                 if await self.workflows.is_open(candidate):
-                    what = f"run {row.run_id} is {row.status} and its workflow works on it"
+                    what = f"run {row.run_id} is {row.status} and its workflow is working on it"
                     raise Problem(
                         409,
                         "not_in_this_state",
@@ -469,7 +469,7 @@ class Commands:
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
         if former is not None and await self.workflows.is_open(wanted, former):
-            # The run has its verdict, but the former workflow is still exporting.
+            # The run has its verdict, but the previous workflow is still exporting.
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
 

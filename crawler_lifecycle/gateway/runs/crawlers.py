@@ -132,7 +132,7 @@ class Crawlers:
         """
 
         async def read() -> None:
-            with contextlib.suppress(SchedulerUnavailable):  # the reading itself logs this
+            with contextlib.suppress(SchedulerUnavailable):  # that read logs this itself
                 await self.all()
 
         await Loop("the regular refresh of the catalogue", every_s).run(read)

@@ -1,4 +1,4 @@
-"""The first page: whether all is well, what needs attention, and all crawlers, worst first."""
+"""The home page: whether all is well, what needs attention, and all crawlers, worst first."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ RESULTS_MAX = 2_000
 
 
 class FleetFilters(SearchParameters):
-    """Filters in the address of the first page. Without ``sort``, the crawlers in the worst state
+    """Filters in the address of the home page. Without ``sort``, the crawlers in the worst state
     come first."""
 
     sort: Annotated[str, order(SORTS)] | None = None
@@ -258,11 +258,11 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
 
 
 def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
-    """Add the first page, and the page of all parts."""
+    """Add the home page, and the page of all parts."""
 
     @app.get("/")
     async def show_fleet(request: Request) -> Response:
-        """Show what needs attention, and all crawlers. A former address of the list of runs
+        """Show what needs attention, and all crawlers. An old address of the list of runs
         redirects to that list.
         """
         if request.query_params.keys() & (
@@ -303,7 +303,7 @@ def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
 
     @app.get("/crawlers")
     async def show_crawlers() -> Response:
-        """Redirect to the first page, which lists all crawlers."""
+        """Redirect to the home page, which lists all crawlers."""
         return RedirectResponse("/", 307)
 
     @app.get("/parts")

@@ -44,7 +44,7 @@ from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two renderings of a screen about runs, or of the first page.
+#: Seconds between two renderings of a screen about runs, or of the home page.
 EVERY_S = 2.0
 #: The same for other screens, which rarely change without an event.
 OTHERS_S = 5.0
@@ -105,7 +105,7 @@ class Screen:
 
     def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Slots) -> None:
         # All tabs of a subject are updated by the events about the subject. No event is about the
-        # first page: it reuses its state for some seconds, so a rendering after each event about a
+        # home page: it reuses its state for some seconds, so a rendering after each event about a
         # run would show nothing new.
         self.about = "/".join(path.strip("/").split("/")[:2]) or "fleet"
         run = re.fullmatch(r"runs/([1-9]\d{0,17})", self.about)

@@ -220,7 +220,7 @@ def _attributes(request: Request, name: str = COOKIE, *, strict: bool = True) ->
 
 
 def _ours(address: str) -> str:
-    """Return the address if it is on this gateway, and otherwise the first page.
+    """Return the address if it is on this gateway, and otherwise the home page.
 
     A login never redirects to another host. A longer address does not fit into a cookie.
     """

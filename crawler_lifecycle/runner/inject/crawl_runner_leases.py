@@ -659,7 +659,7 @@ class SiteLeases:
         return self._call(self._connection, asked, self._number)
 
     def _refused(self, host: str, question: dict[str, Any], now: float, *, hosts: int) -> None:
-        """Find out what the gateway does not accept in a call about so many hosts: ask about half
+        """Find out what the gateway does not accept in a call about this many hosts: ask about half
         of them until the host is alone, then without a report. Requests to a host that the gateway
         never accepts need no lane.
         """

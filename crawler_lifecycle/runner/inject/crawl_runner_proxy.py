@@ -260,7 +260,7 @@ class Exchange:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _upload(self, writer: asyncio.StreamWriter, most: int | None) -> None:
-        """Send what the crawler sends, at most so many bytes, until the crawler ends."""
+        """Send what the crawler sends, at most this number of bytes, until the crawler ends."""
         while data := await self._reader.read(_CHUNK):
             sent = data if most is None else data[:most]
             most = None if most is None else most - len(sent)

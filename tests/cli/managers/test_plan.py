@@ -74,7 +74,7 @@ def shops(crawlctl: Crawlctl) -> None:
         ),
         (
             {**ENTRY, "args": {"page": {}}},
-            "args.category: unknown argument of crawler 'shops'; known are page",
+            "args.category: unknown argument of crawler 'shops'; known: page",
         ),
         (
             {**ENTRY, "args": {"category": {"choices": ["toys"]}, "page": {}}},

@@ -376,7 +376,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
         ("[token]\nname = 'x'\n", "line 1: token must be a list"),
         (
             GOOD + "\n# x\nscope = 'all'\n",
-            r"line 7: unknown key 'scope'; known are name, role, sha256, expires, project",
+            r"line 7: unknown key 'scope'; known: name, role, sha256, expires, project",
         ),
         (GOOD + GOOD.replace("sha256", "hash"), "line 8: unknown key 'hash'"),
         (

@@ -288,7 +288,7 @@ def test_the_field_of_a_step_too(client: TestClient) -> None:
 
 
 def test_what_is_like_nothing_gets_the_names_that_there_are() -> None:
-    assert advise("colour", ["crawler", "tags"]) == "known are crawler, tags"
+    assert advise("colour", ["crawler", "tags"]) == "known: crawler, tags"
     assert advise("colour", []) == "leave it out"
     shops = [f"shop-{n}" for n in range(513)]
     assert suggest("Shop_733", [one for one in shops if one != "shop-73"]).startswith(
@@ -296,7 +296,7 @@ def test_what_is_like_nothing_gets_the_names_that_there_are() -> None:
     )
     assert suggest("shop-374", shops[:350]) == "did you mean shop-347?", "two digits are swapped"
     assert suggest("x", shops).endswith("shop-2 and 510 more")
-    assert suggest("x", []) == "known are none"
+    assert suggest("x", []) == "known: none"
     began = time.process_time()
     suggest("x" * 1_000_000, shops * 1000)
     advise("x" * 1_000_000, ["crawler"] * 20)

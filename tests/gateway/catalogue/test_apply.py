@@ -210,7 +210,7 @@ def test_a_call_that_is_killed_anywhere_is_completed_by_the_next(
         ("crawlers:\n- name: a\n  imag: x\n", "crawler a: imag: unknown key"),
         ("crawlers:\n- image: x\n", "crawlers[0].name: missing"),
         ("crawlers: {}\n", "crawlers: not a list"),
-        ("crawler: []\n", "'crawler' is not a kind; known are pools, crawlers, sites"),
+        ("crawler: []\n", "'crawler' is not a kind; known: pools, crawlers, sites"),
         ("pools:\n- name: a\n  max: 0\n", "pool a: max: Input should be greater than"),
         ("pools:\n- name: a\n  max: 1\n  reserved: 2\n", "pool a: reserved: 2 is above max: 1"),
         ("- {name: bookshop, image: x}\n", "crawlers: 'bookshop' is also in"),

@@ -99,7 +99,7 @@ def test_a_changed_entry_is_tried_by_a_share_of_its_runs(
     ("entry", "words"),
     [
         ({"image": 7}, "image: 7 is not a string"),
-        ({"imag": "x"}, "imag: unknown key; known are name, kind"),
+        ({"imag": "x"}, "imag: unknown key; known: name, kind"),
         ({"image": "x", "number": 4}, "number: the database counts it"),
         ({"image": "x", "name": "other"}, "entry.name: 'other'"),
         ({}, "project: missing; name the folder"),

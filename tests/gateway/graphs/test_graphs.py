@@ -169,7 +169,7 @@ def test_a_function_of_no_registered_module_is_refused(
     system = [{"path": "x", "kind": "function", "job": {"call": "os:system"}}]
     unknown = start(client, steps=system)
     assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_class")
-    assert "known are shop.old, shop.steps" in unknown.json()["detail"]
+    assert "known: shop.old, shop.steps" in unknown.json()["detail"]
     broken = start(
         client, steps=[{"path": "x", "kind": "function", "job": {"call": "shop.old:run"}}]
     )
@@ -214,7 +214,7 @@ def test_workers_that_have_no_module_of_users_are_there_too(
     steps = [{"path": "x", "kind": "function", "job": {"call": "shops.steps:run"}}]
     refused = start(client, steps=steps).json()
     assert refused["code"] == "unknown_class"
-    assert "known are none; name its module in LIFECYCLE_USER_CODE__MODULES" in refused["detail"]
+    assert "known: none; name its module in LIFECYCLE_USER_CODE__MODULES" in refused["detail"]
     assert start(client, steps=[steps[0] | {"queue": "gpu"}]).status_code == 202, (
         "of that pool nobody knows"
     )

@@ -181,7 +181,7 @@ def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> Non
     unknown = start(client, plan="os:system")
     assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_class")
     assert (
-        "known are shops.managers:Old, shops.managers:Shops; name its module in"
+        "known: shops.managers:Old, shops.managers:Shops; name its module in"
         in unknown.json()["detail"]
     )
     module = start(client, plan=MODULE.plan)

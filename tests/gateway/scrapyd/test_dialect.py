@@ -296,14 +296,14 @@ REFUSED = [
     ),
     (
         {"project": PROJECT, "spider": "nobody"},
-        "spider 'nobody' not found; known are plain, strict",
+        "spider 'nobody' not found; known: plain, strict",
     ),
     ({"project": PROJECT, "spider": ""}, "spider: ''"),
     ({"project": PROJECT, "spider": "../../etc"}, "spider: '../../etc'"),
     ({"project": PROJECT, "spider": "strict"}, "args.site: missing"),
     (
         {**PLAIN, "depth": "3"},
-        "args.depth: unknown argument of crawler 'plain'; known are page, site",
+        "args.depth: unknown argument of crawler 'plain'; known: page, site",
     ),
     ({**PLAIN, "_job": "x"}, "args._job: unknown argument"),
     ({**PLAIN, "": "x"}, "args.: unknown argument"),

@@ -382,7 +382,7 @@ def test_the_form_of_a_schedule_shows_its_next_times_and_the_typed_arguments_of_
         ({"start_at": "true"}, "start_at: "),
         ({"cron": ""}, "Enter a cron expression"),
         ({"crawler": "plian"}, "No crawler has this name; did you mean plain?"),
-        ({"crawler": "<b>", "arg.<b>": "<b>"}, "No crawler has this name; known are"),
+        ({"crawler": "<b>", "arg.<b>": "<b>"}, "No crawler has this name; known:"),
     ]:
         page = browser.post("/schedules/new", data=form | given)
         assert page.status_code == 200

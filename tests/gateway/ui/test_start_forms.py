@@ -120,7 +120,7 @@ def test_a_manager_begins_with_every_kind_of_option_and_once(
         ({"opt---most": "9" * 30}, "opt---most", "give a whole number"),
         ({"opt---tries": "1.5"}, "opt---tries", "give a whole number"),
         ({"opt---share": "nan"}, "opt---share", "give a number"),
-        ({"opt---mode": "odd"}, "opt---mode", "known are fast"),
+        ({"opt---mode": "odd"}, "opt---mode", "known: fast"),
         ({"opt---days": "1\r\nx"}, "opt---days", "give a whole number"),
         ({"opt---spider-args": "[1]"}, "opt---spider-args", "give a JSON object"),
         ({"opt---spider-args": "{" * 5000}, "opt---spider-args", "give a JSON object"),
@@ -168,7 +168,7 @@ def test_the_built_in_manager_begins_with_its_jobs(harness: Harness, browser: Te
         ({"opt---spider-args": '{"pages": 1}'}, "opt---spider-args", "unknown argument"),
         ({"opt---max-per-key": "page"}, "opt---max-per-key", "NAME=VALUE"),
         ({"opt---max-running-jobs": "0"}, "opt---max-running-jobs", "greater than"),
-        ({"opt-spider": "gone"}, "opt-spider", "known are"),
+        ({"opt-spider": "gone"}, "opt-spider", "known:"),
     ]:
         answer = browser.post("/start/manager", data=form | given)
         assert sentence in wrong(answer).get(field, ""), (given, wrong(answer))

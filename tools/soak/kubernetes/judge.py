@@ -289,7 +289,7 @@ def _over_at(pod: PodStory) -> datetime | None:
 
 
 def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations:
-    """Return the verdict of the run from the ends of its tasks."""
+    """Return the verdict of the run from the outcomes of its tasks."""
     counted = [str(row.status) for row in rows if row.superseded_by is None]
     if str(run.status) not in ("COMPLETED", "FAILED"):
         yield (

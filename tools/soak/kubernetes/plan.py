@@ -132,7 +132,7 @@ class Step:
     kind: str
     run: int | None
     seconds: float
-    """How long it lasts, for what is taken back."""
+    """The duration of the fault, if it is reversible."""
 
     def __str__(self) -> str:
         on = f" on run {self.run}" if self.run is not None else ""

@@ -1,6 +1,6 @@
 """Deadlines: a time limit for a whole call, and a way for another thread to end a stream.
 
-The read timeout of a socket begins again with each byte. So a server that sends one byte every few
+The read timeout of a socket restarts with each byte. So a server that sends one byte every few
 seconds could block a caller forever. Therefore each connection reports the socket of its call, and
 one thread closes the sockets of overdue calls.
 """

@@ -81,7 +81,7 @@ class PodLogs:
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """Return at most ``limit`` bytes after the position ``after``, or the last bytes if there
-        is no position.
+        is not a position.
 
         Raises ``ClusterUnavailable``.
         """

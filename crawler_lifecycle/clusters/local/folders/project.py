@@ -86,7 +86,9 @@ class ProjectFolder:
         return tree_digest(leaves)
 
     def _leave_out(self, name: str, top: bool) -> bool:
-        """Return whether a file or folder is no code. Raises ``NoDigest`` if there are too many."""
+        """Return whether a file or folder is not code. Raises ``NoDigest`` if there are too
+        many.
+        """
         self._check_time()
         if is_left_out(name, top):
             return True

@@ -40,7 +40,7 @@ def set_entry(
     project: Project = None,
     by: By = None,
 ) -> None:
-    """Create a crawler in the database, or change it. It holds for the next run.
+    """Create a crawler in the database, or change it. It applies to the next run.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def set_entry(
     note
         why the entry changes
     canary
-        the share of new runs that try the change before it holds for all, such as 0.1
+        the share of new runs that try the change before it applies to all, such as 0.1
     canary_runs
         the number of ended runs after which it is judged (default: 3)
     judge
@@ -144,14 +144,14 @@ def _version(gateway: Gateway, name: str, number: int) -> Document:
 
 
 def use(name: Name, number: Number, /, *, by: By = None) -> None:
-    """Use a version of a crawler. It holds for the next run."""
+    """Use a version of a crawler. It applies to the next run."""
     body = {"number": number, "requested_by": by or user()}
     with current().gateway() as gateway:
         _show(gateway.post(_path(name, "/use"), body))
 
 
 def rollback(name: Name, /, *, by: By = None) -> None:
-    """Use the version before the one in use, except versions that only a canary tried. It holds for
+    """Use the version before the one in use, except versions that only a canary tried. It applies to
     the next run. The crawler of a package goes back with its package.
     """
     with current().gateway() as gateway:

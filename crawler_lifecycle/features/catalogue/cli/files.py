@@ -130,7 +130,7 @@ def _sections(file: Path, document: Any) -> Iterator[tuple[str, list[Any]]]:
         raise WrongUsage(f"{file}: not a list of crawlers, and no mapping of {', '.join(KINDS)}")
     for kind, definitions in document.items():
         if kind not in KINDS:
-            raise WrongUsage(f"{file}: {kind!r} is not a kind; known are {', '.join(KINDS)}")
+            raise WrongUsage(f"{file}: {kind!r} is not a kind; known: {', '.join(KINDS)}")
         if definitions is not None and not isinstance(definitions, list):
             raise WrongUsage(
                 f"{file}: {kind}: not a list; begin each entry with '- {KINDS[kind]}:'"

@@ -121,7 +121,7 @@ def add_entries(app: FastAPI, gateway: Gateway) -> None:
 
     @app.put("/v1/crawlers/{crawler}")
     async def put_crawler(crawler: _Name, body: _Put) -> ChangedEntry:
-        """Create an entry, or replace it. It holds for the next run, or as a canary for a share of
+        """Create an entry, or replace it. It applies to the next run, or as a canary for a share of
         the runs until it is judged.
 
         A repeat with the same entry changes nothing. Entries of a catalogue file cannot be changed
@@ -139,7 +139,7 @@ def add_entries(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/crawlers/{crawler}/use")
     async def use_crawler_version(crawler: _Name, body: _Use) -> ChangedEntry:
-        """Use another version of an entry, such as an older one. It holds for the next run."""
+        """Use another version of an entry, such as an older one. It applies to the next run."""
         await commands.check_no_file(crawler)
         by = signed(body).requested_by
         entry, changed = await run_in_threadpool(entries.use_entry, crawler, body.number, by)
@@ -148,8 +148,8 @@ def add_entries(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/crawlers/{crawler}/rollback")
     async def roll_back_crawler(crawler: _Name, body: _RollBack) -> ChangedEntry:
-        """Use the version of an entry that was in use before the present one. It holds for the next
-        run.
+        """Use the version of an entry that was in use before the present one. It applies to the
+        next run.
 
         Versions that a canary tried and did not accept are skipped. For an entry of a package, the
         package goes back to its version before, with all its crawlers.

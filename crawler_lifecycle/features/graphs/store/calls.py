@@ -221,7 +221,7 @@ class GraphCalls(GraphPart):
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        """Return the recorded ends of the runs and managers that executing or ending steps have
+        """Return the recorded outcomes of the runs and managers that executing or ending steps have
         started.
 
         An end counts when its attempt is above ``run_attempt`` of the step. A step that was

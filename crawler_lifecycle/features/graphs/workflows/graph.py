@@ -399,7 +399,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     # --- the loop ---------------------------------------------------------------------------------
 
     def _left(self) -> None:
-        # These calls end with this execution, and the steps that they had begun will begin again.
+        # These calls end with this execution, and the steps that they had begun are started again.
         self._s.inbox.answered = [*self._s.inbox.answered, *self._calls.ends_with_us()]
         self._s.next_at = None
 

@@ -24,7 +24,7 @@ from ..ports import GraphFence
 #: The maximum time between two advances of a graph, in seconds. An advance (``advance_graph``)
 #: reads the rows, handles ends and picks steps.
 LEVEL_S = 300.0
-#: The minimum time between the beginnings of two advances while more ends are expected soon:
+#: The minimum time between the starts of two advances while more ends are expected soon:
 #: ``GAP_S`` seconds, and ``GAP_FACTOR`` times the duration of the last advance. This keeps a large
 #: graph from being read all the time. If no more ends are expected soon, there is no minimum,
 #: because even a short timer on a Temporal server fires up to a second late.

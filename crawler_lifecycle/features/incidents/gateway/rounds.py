@@ -82,8 +82,8 @@ class Rounds:
         await Loop("the search for incidents", EVERY_S).run(turn)
 
     def once(self, parts: Sequence[HealthPart] | None) -> bool:
-        """Make one round. ``parts`` is ``None`` if their state is not known now. Returns false if
-        another gateway makes the rounds. This call blocks.
+        """Make one round. ``parts`` is ``None`` if their state is unknown at the moment. Returns
+        false if another gateway makes the rounds. This call blocks.
         """
         now = self._gateway.clock()
         often = self._seen.rounds % OFTEN == 0

@@ -257,8 +257,8 @@ class _Cycle(FileQuestions):
         self._host = host
         self._begin(host)
         self._read(host)
-        # The ends are read after the source, because reading the source may take long. So runs that
-        # end in the meantime need not wait for the next cycle.
+        # The ended jobs are read after the source, because reading the source may take long. So
+        # runs that end in the meantime need not wait for the next cycle.
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         self._ended = {end.live.item_id: end.tries for end in facts.ended}
         self._gave_up = any(end.given_up for end in facts.ended)
@@ -584,7 +584,7 @@ class _Cycle(FileQuestions):
     def _anything_lives(self, facts: Facts) -> bool:
         """Return whether a run of the manager is live or about to begin.
 
-        Unhandled ends are not a reason to wait, because a resume calls their hooks.
+        Unhandled ended jobs are not a reason to wait, because a resume calls their hooks.
         """
         if not facts.live:
             return False

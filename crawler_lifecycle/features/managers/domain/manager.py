@@ -50,7 +50,7 @@ PAGE_ITEMS = 500
 PAGE_BYTES = 256 * 1024
 #: The highest permitted cap of live jobs.
 CAP_MAX = 100_000
-#: The maximum number of ends that one cycle handles.
+#: The maximum number of ended jobs that one cycle handles.
 CYCLE_ENDS = 100
 #: Seconds of a cycle during which methods of the class may begin. Further work waits for the next
 #: cycle.

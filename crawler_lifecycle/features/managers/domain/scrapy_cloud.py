@@ -22,7 +22,7 @@ from .manager import FAILED_OUTCOMES, Job
 
 #: The bounds of a job's units.
 UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
-#: The causes of ends that are not retried: a person stopped the run, or the service refused it.
+#: Who ended the runs that are not retried: a person stopped them, or the service refused them.
 _FINAL = (EndedBy.PERSON, EndedBy.SERVICE)
 #: The outcomes that the service itself gives to FAILED runs. A failed crawler may report any
 #: further outcome.

@@ -83,8 +83,8 @@ class Beginning(ABC):
         return [one for one in options_of(plan) if one.name != "--flow-id"]
 
     def has_field(self, name: str) -> bool:
-        """Return whether the form can have this field, besides its own ones and those of
-        options.
+        """Return whether the form can have this field, in addition to its own fields and those of
+        the options.
         """
         return False
 

@@ -87,7 +87,7 @@ REDONE_AT_ONCE = 10
 #: The maximum number of managers of one status that the outbox retry reads. There are never more
 #: open managers than this.
 UNSENT_MAX = 100_000
-#: Seconds between the tries of a resume while the workflow of the former attempt is still open.
+#: Seconds between the tries of a resume while the workflow of the previous attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
 #: Seconds between two reads of a manager's row until the workflow has recorded the next attempt.
 RECORDED_S = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -244,10 +244,10 @@ class ManagerCommands:
     async def _resume(self, row: ManagerRow) -> ManagerRow:
         """Start the workflow of the next attempt, which records it.
 
-        Return its row, or the former row if the start takes a long time.
+        Return its row, or the previous row if the start takes a long time.
 
         Raises ``Problem`` 503 while Temporal is unavailable, because nothing has recorded the
-        resume. Raises 409 while the workflow of the former attempt is still open.
+        resume. Raises 409 while the workflow of the previous attempt is still open.
         """
         for pause_s in CLOSING_S:
             with needing_temporal(

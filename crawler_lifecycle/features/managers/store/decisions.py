@@ -249,7 +249,7 @@ def _set_attributes(unit: ManagerUnit, decision: Decision) -> None:
 
 
 def _hook(unit: ManagerUnit, hooked: Sequence[HookReport]) -> int:
-    """Record that the hooks for these ends were called, once for each attempt of a run.
+    """Record that the hooks for these ended jobs were called, once for each attempt of a run.
 
     Returns the number of jobs that keep their slot, because a person has resumed their run.
     """

@@ -32,7 +32,7 @@ WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
 #: The maximum time between two cycles of a manager, in seconds. The manager's class may request an
 #: earlier cycle.
 LEVEL_S = 300.0
-#: The minimum time between the beginnings of two cycles, in seconds. This time grows with the
+#: The minimum time between the starts of two cycles, in seconds. This time grows with the
 #: number of live jobs, so that one cycle handles many ended jobs. After a cycle without an end or a
 #: pick, the minimum time is ``IDLE_GAP_S``.
 GAP_S = 0.05

@@ -51,7 +51,7 @@ def make_current(
     conn: Connection, name: str, version: str, by: str | None, now: datetime
 ) -> list[str]:
     """Make a version of a package current, and let the entries ``follow`` it. If the present one is
-    older, record it as the former one.
+    older, record it as the previous one.
     """
     query = select(_v.version).select_from(package.join(package_version, _v.package == _p.name))
     both = query.where(_p.name == name, _v.version.in_([version, _p.current]))

@@ -32,7 +32,7 @@ from ..store.schedules import ScheduleStore
 
 #: The number of days before and after today.
 DAYS = 14
-#: The maximum number of marks of a day.
+#: The maximum number of marks for a day.
 MARKS = 24
 #: The maximum number of firings that are read.
 READ = 24 * 15

@@ -132,7 +132,7 @@ class Jobs:
     async def cancel(self, form: Form) -> Answer:
         """Stop the run of a job, by force with the signal ``KILL``.
 
-        Return its former state, or ``None`` if it has ended.
+        Return its previous state, or ``None`` if it has ended.
         """
         await self.projects.check(form.need("project"))
         job = form.need("job")

@@ -1,4 +1,4 @@
-"""Closed sites: a response to one task holds for all."""
+"""Closed sites: a response to one task applies to all."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Line:
 
 
 def turn_s(waiting: int, lanes: int) -> float:
-    """Return the seconds of a turn while so many tasks wait for so many lanes."""
+    """Return the seconds of a turn while this many tasks wait for this many lanes."""
     return min(max(TURN_RANGE_S[0], ROUND_S * lanes / max(waiting, 1)), TURN_RANGE_S[1])
 
 

@@ -61,7 +61,7 @@ def site_name(text: str, field: str = "site") -> str:
 
 @functools.lru_cache(20_000)
 def candidates(host: str) -> tuple[str, ...]:
-    """Return the names of entries that can hold for a host, the closest first, without ``*``.
+    """Return the names of entries that can apply to a host, the closest first, without ``*``.
 
     Example: ``de.shop.example`` gives ``de.shop.example``, ``*.de.shop.example``,
     ``*.shop.example``, ``*.example`` and ``shop.example``.
@@ -127,7 +127,7 @@ class SiteLimits:
         given = {"days_off" if name == "not" else name: value for name, value in data.items()}
         if unknown := sorted(given.keys() - {f.name for f in fields(cls)}):
             known = ", ".join("not" if f.name == "days_off" else f.name for f in fields(cls))
-            raise InvalidRequest(f"{unknown[0]}: unknown; known are {known}")
+            raise InvalidRequest(f"{unknown[0]}: unknown; known: {known}")
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class SiteLimits:
         return crawl_delay if rate is None or rate * crawl_delay > 1 else None
 
     def with_delay(self, crawl_delay: float | None) -> SiteLimits:
-        """Return the limits that hold for a site whose robots.txt has this crawl delay."""
+        """Return the limits that apply to a site whose robots.txt has this crawl delay."""
         delay_s = self.delay_s(crawl_delay)
         return self if delay_s is None else replace(self, requests_per_s=1 / delay_s)
 

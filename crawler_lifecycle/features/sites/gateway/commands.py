@@ -88,7 +88,7 @@ class SiteCommands:
         return CommandResult(self.find(name), changed, note)
 
     def delete(self, site: str, by: str | None) -> CommandResult[SiteRow]:
-        """Remove the limits of a site. Those for all other sites then hold for it."""
+        """Remove the limits of a site. Those for all other sites then apply to it."""
         name = self.find(site).site
         before, changed = self.store.remove_limits(name, by)
         if changed:

@@ -133,7 +133,7 @@ class LeasedLane(StrictBody):
 
     lane: int
     first_s: float = Field(description="seconds until a request may begin")
-    every_s: float = Field(description="seconds between the beginnings of two requests")
+    every_s: float = Field(description="seconds between the starts of two requests")
     until_s: float = Field(description="seconds until the lease ends unless it is renewed")
     leaves: bool = Field(
         description="true if no further request may begin; return the lane after the present one"

@@ -54,7 +54,7 @@ class RobotsCall(StrictBody):
         default="*",
         min_length=1,
         max_length=500,
-        description="the `User-Agent` of the crawler, whose crawl delay holds",
+        description="the `User-Agent` of the crawler, whose crawl delay applies",
     )
     robots: SiteFile | None = Field(default=None, description="`/robots.txt`, if it was fetched")
     tdm: SiteFile | None = Field(

@@ -76,7 +76,7 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
 
     @app.delete("/v1/sites/{site}")
     def delete_site(site: SiteName) -> ChangedSite:
-        """Remove the limits of a site. Then those of `*` hold for it."""
+        """Remove the limits of a site. Then those of `*` apply to it."""
         return changed(commands.delete(site, caller_name()))
 
     @app.post("/v1/sites/{site}/close")

@@ -51,7 +51,7 @@ class SiteStore(SiteReader):
     def set_limits(
         self, name: str, limits: SiteLimits, by: str | None
     ) -> tuple[SiteLimits | None, bool]:
-        """Give a site limits, which replace those it has. Returns the former ones, and whether
+        """Give a site limits, which replace those it has. Returns the previous ones, and whether
         anything changed. A host whose site is closed stays closed.
 
         Raises ``InvalidRequest``, and ``NotInThisState`` for an entry of the settings.
@@ -119,8 +119,8 @@ class SiteStore(SiteReader):
             return True
 
     def apply_settings(self, entries: Mapping[str, SiteLimits]) -> list[str]:
-        """Make these the entries of the settings. Returns the names of entries that people made and
-        that these replace.
+        """Store these as the entries from the settings. Returns the names of the people's entries
+        that they replace.
         """
         with self._db.writing() as conn:
             former = select(_s.site).where(_s.origin == SETTINGS)

@@ -46,7 +46,7 @@ class OperationsSpider(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         # The start request passes through the duplicate filter, unlike Scrapy's default. Therefore,
-        # a resumed crawl does not begin again at the front page.
+        # a resumed crawl does not start again at the front page.
         if self.service:
             yield Request(f"{self.site}services/{self.service}/", callback=self.parse_service)
         else:

@@ -27,7 +27,7 @@ class ServicesSpider(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         # The start request passes through the duplicate filter, unlike Scrapy's default. Therefore,
-        # a resumed crawl does not begin again at the front page.
+        # a resumed crawl does not start again at the front page.
         yield Request(self.site, callback=self.parse)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
