@@ -271,7 +271,7 @@ class OverdueStore(StorePart):
         before = overdue_before(now)
         r = run_history.c
         planned = (r.next_look_at < before, r.status.in_(LIVE_RUNS), *seen(run_history))
-        columns = (r.run_id, r.look_error, r.next_look_at, r.verified_at, r.look_gap_ms)
+        columns = (r.run_id, r.next_look_at, r.verified_at, r.look_gap_ms)
         a = audit_finding.c
         kinds = [str(kind) for kind in LOST]
         mine = and_(a.status == "open", a.kind.in_(kinds), a.run_id.is_(None))
@@ -279,12 +279,12 @@ class OverdueStore(StorePart):
         with self._db.reading() as conn:
             rows = conn.execute(select(*columns).where(*planned)).all()
             what = None if only() is not None else conn.execute(lost).one_or_none()
-            late = [
-                (verification_due(*times), run_id, times[1], error)
-                for run_id, error, *times in rows
-            ]
+            late = [(verification_due(*times), run_id, times[1]) for run_id, *times in rows]
             late = sorted(one for one in late if one[0] is not None and one[0] < before)
-            found = OverduePolls(len(late), *late[0]) if late else OverduePolls()
+            found = OverduePolls()
+            if late:
+                error = select(r.look_error).where(r.run_id == late[0][1])
+                found = OverduePolls(len(late), *late[0], conn.execute(error).scalar())
             if what is None:
                 return found
             many = conn.execute(select(func.count()).where(mine)).scalar_one()

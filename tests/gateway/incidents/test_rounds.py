@@ -365,9 +365,11 @@ def test_a_poll_that_is_overdue(player: Player, harness: Harness) -> None:
         run_id = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
     harness.claim(run_id)
     at = f"{harness.clock.now - timedelta(minutes=5):%Y-%m-%d %H:%M:%S.%f}"
-    write(harness, "UPDATE run_history SET next_look_at = :at", at=at)
+    overdue = "UPDATE run_history SET next_look_at = :at, look_error = '403 Forbidden'"
+    write(harness, overdue, at=at)
     [row] = player.play()
     assert (row.kind, row.last_run_id) == ("poll_overdue", run_id)
+    assert row.cause.endswith("nothing is verified (403 Forbidden)")
 
 
 def test_a_part_is_unwell_in_two_rounds_and_workflows_that_cannot_continue(
