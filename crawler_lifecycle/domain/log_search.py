@@ -52,16 +52,25 @@ class LogQuery:
     level: LineLevel | None = None
 
     @property
+    def mark(self) -> bytes:
+        """The text as bytes in lower case. Each matching line contains it."""
+        return (self.text or "").encode().lower()
+
+    @property
     def marks(self) -> tuple[bytes, ...]:
-        """Return byte strings in lower case. Each matching line contains at least one of them."""
-        if self.text:
-            return (self.text.encode().lower(),)
+        """Byte strings in lower case. Each matching line contains at least one of them.
+
+        Few lines of most logs contain a mark of a level, but any number of them a text.
+        """
+        if self.level is None:
+            return (self.mark,)
         return ERROR_MARKS if self.level is LineLevel.ERROR else (*ERROR_MARKS, *_WARNING_MARKS)
 
     def fits(self, line: bytes) -> bool:
-        """Return whether a line that contains one of the marks has the required level."""
-        return self.level is None or is_loud(
-            line.decode("utf-8", "replace"), warnings=self.level is LineLevel.WARNING
+        """Return whether a line that contains one of the marks matches."""
+        return self.level is None or (
+            self.mark in line.lower()
+            and is_loud(line.decode("utf-8", "replace"), warnings=self.level is LineLevel.WARNING)
         )
 
 
@@ -94,7 +103,7 @@ def search(
         whole = data if at >= size else data[:last]
         rest = data[len(whole) :]
         counted = 0
-        for start, end in _candidates(whole, query.marks):
+        for start, end in _candidates(whole, query):
             line = whole[start:end]
             if not query.fits(line):
                 continue
@@ -109,10 +118,13 @@ def search(
     return found, None if at >= size else FoundLine(number, at - len(rest))
 
 
-def _candidates(data: bytes, marks: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
-    """Yield the start and end offset of each line that contains one of the marks, in order."""
+def _candidates(data: bytes, query: LogQuery) -> Iterator[tuple[int, int]]:
+    """Yield the start and end offset of each line that contains one of the marks, in order. Without
+    the text in the data, there is none."""
     low = data.lower()
-    positions = {mark: low.find(mark) for mark in marks}
+    if query.mark not in low:
+        return
+    positions = {mark: low.find(mark) for mark in query.marks}
     end = -1
     while found := [at for at in positions.values() if at >= 0]:
         at = min(found)

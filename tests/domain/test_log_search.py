@@ -133,6 +133,20 @@ def test_the_lines_around_a_line(log: bytes, data: st.DataObject, before: int, a
     assert log[found.at :].startswith(found.data)
 
 
+def test_only_lines_with_a_mark_of_their_level_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = []
+
+    def judge(line: str, *, warnings: bool) -> bool:
+        judged.append(line)
+        return is_loud(line, warnings=warnings)
+
+    monkeypatch.setattr(log_search, "is_loud", judge)
+    log = b"[shop] INFO: page\n" * 1000 + b"[shop] ERROR: no price\n[site] ERROR: refused\n"
+    found = whole_search(log, LogQuery("shop", LineLevel.ERROR))
+    assert [(line.number, line.data) for line in found] == [(1001, b"[shop] ERROR: no price")]
+    assert judged == ["[shop] ERROR: no price"]
+
+
 def test_a_line_longer_than_a_window_is_searched_in_pieces() -> None:
     log = b"a" * 3_000_000 + b"price" + b"a" * 3_000_000 + b"\nprice\n"
     found = whole_search(log, LogQuery("price"))
