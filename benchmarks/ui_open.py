@@ -5,7 +5,7 @@ Half a day is played by its number of updates: a list hears of how everything st
 two seconds, so in twelve hours 21,600 messages come, each with rows. They are real ones of the
 gateway, repeated with other numbers by a stand-in of its stream, as fast as the page takes them.
 What a night does to connections is played apart, with the real stream: it is cut many times, and
-the gateway is away for a while.
+the gateway is down for a while.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Between:
 
     def __init__(self, url: str) -> None:
         self.port: int | None = urlsplit(url).port
-        """Of the gateway; ``None``: it is away."""
+        """Of the gateway; ``None`` while it is down."""
         self.stand_in: AsyncIterator[bytes] | None = None
         self.streams = 0
         self._open: set[asyncio.StreamWriter] = set()
@@ -318,7 +318,7 @@ async def _cuts(harness: UiHarness, writer: Writer) -> None:
         end="",
     )
     print(
-        f"at most {most(waits):.1f} s; the gateway is away for {AWAY_S:g} s: the page says "
+        f"at most {most(waits):.1f} s; the gateway is down for {AWAY_S:g} s: the page says "
         f"“{words}”, ",
         end="",
     )

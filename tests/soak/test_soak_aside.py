@@ -115,7 +115,7 @@ def test_honest_rows_pass() -> None:
     [
         ("DELETE FROM run_history WHERE run_id = 1", "it was accepted, and 0 are on record"),
         ("UPDATE run_history SET status = 'FAILED', outcome = 'failed' WHERE run_id = 1", "accepted and is FAILED"),
-        ("UPDATE run_history SET status = 'FAILED', outcome = 'cancelled' WHERE run_id = 1", "right would be"),
+        ("UPDATE run_history SET status = 'FAILED', outcome = 'cancelled' WHERE run_id = 1", "expected"),
         ("UPDATE run_history SET status = 'PROCESSING' WHERE run_id = 2", "accepted and is PROCESSING"),
         ("UPDATE run_history SET flow_id = 'é😀' WHERE run_id = 1", "flow_id was sent as"),
         ("UPDATE run_history SET request = '{}' WHERE run_id = 1", "is not among []"),

@@ -269,7 +269,7 @@ LIES = [
     (a_try_beyond_the_policy, "is retry 4 of 3"),
     (a_try_before_the_end_of_the_one_before, "executed twice at one time"),
     (no_try_and_no_word_about_it, "nobody says why"),
-    (a_success_that_never_was, "right would be"),
+    (a_success_that_never_was, "expected"),
     (a_success_that_never_executed, "never executed"),
     (a_second_process_at_one_time, "executed twice at one time"),
     (executed_again_after_its_success, "was executed again"),
@@ -496,7 +496,7 @@ def test_honest_rows_of_a_manager_pass() -> None:
 @pytest.mark.parametrize(
     ("lie", "told"),
     [
-        ("UPDATE manager SET outcome = 'cancelled', status = 'FAILED'", "right would be"),
+        ("UPDATE manager SET outcome = 'cancelled', status = 'FAILED'", "expected"),
         ("UPDATE manager SET good = 1, bad = 1", "counts 1 good"),
         ("UPDATE manager SET ended_at = '1970-01-12 13:46:43'", "this executed"),
         ("UPDATE manager SET flow_id = 'M2'", "is not on record"),

@@ -245,7 +245,7 @@ def main() -> int:
         "--minutes", type=float, help="of all of them; 3 by default, or all that --away takes"
     )
     away = (
-        "minutes for which Temporal is away: frozen, killed, cut off, and frozen while nobody "
+        "minutes for which Temporal is down: frozen, killed, cut off, and frozen while nobody "
         "observes the cluster"
     )
     parser.add_argument(

@@ -33,11 +33,11 @@ class Change:
     version: str
     sent: float
     done: float
-    """When it surely counted, if it was accepted."""
+    """The time from which it certainly counted, if it was accepted."""
     sure: bool = True
     """False if it may have had no effect."""
     until: float = math.inf
-    """When it surely ended by itself, such as the share of a canary."""
+    """The time at which it had certainly ended by itself, such as the share of a canary."""
 
 
 def judge_code(e: Evidence) -> list[str]:
@@ -158,7 +158,7 @@ def possible(changes: Iterable[Change], since: float, until: float) -> set[str]:
 
 
 def done_at(ask: Ask) -> float:
-    """Return when the effect of a request is surely complete."""
+    """Return the time at which the effect of a request is certainly complete."""
     if ask.status is None:
         return math.inf
     return ask.answered if ask.tries == 1 else ask.answered + STALE_S

@@ -139,7 +139,7 @@ class CodeWatch:
 
     def turn(self, at: float, heard: Callable[[Callable[[], Rows]], Rows]) -> None:
         """Take every ``EVERY``-th sample. ``heard`` returns what a reader returns, or no rows while
-        the database is away.
+        the database is down.
         """
         self._samples += 1
         if self._samples % EVERY:

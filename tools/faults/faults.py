@@ -38,7 +38,7 @@ KINDS = {
     "away": ("all of ours",),
     "clock": ("gateway-2", "worker-2"),
 }
-#: The faults of a test run with long faults: Temporal is away for minutes, and during the last
+#: The faults of a test run with long faults: Temporal is down for minutes, and during the last
 #: fault nobody observes the cluster.
 LONG_KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("long freeze", "long kill", "long black hole", "blind freeze"), ("temporal",)
@@ -90,7 +90,7 @@ class Faults:
     def __init__(
         self, harness: Harness, seed: int, only: str = "", restore: str = "", away: float = 0.0
     ) -> None:
-        """Set up the faults. ``away`` is the number of seconds for which Temporal is away, in a
+        """Set up the faults. ``away`` is the number of seconds for which Temporal is down, in a
         test run with only such faults.
         """
         self.harness, self.only, self.restore, self.away = harness, only, restore, away

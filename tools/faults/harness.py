@@ -638,7 +638,7 @@ class Harness:
 
     def record(self, sql: str, database: str = "lifecycle") -> list[tuple[Any, ...]]:
         """Return the result of a statement, past every proxy. Raises ``RecordAway`` if the
-        database is away.
+        database is down.
         """
         held = self._local
         try:

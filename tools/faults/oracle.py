@@ -180,7 +180,7 @@ class Evidence:
     before it begins.
     """
     schedule: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Since when and until when a schedule surely was there, and its seconds."""
+    """The time during which a schedule certainly existed, and its interval in seconds."""
     due: list[tuple[float, str, int | None]] = field(default_factory=list)
     """When it was due, by its lines: with what became of that, and the run that it began."""
     short: bool = False
@@ -384,7 +384,7 @@ def _true(e: Evidence) -> Iterator[str]:
         began = last = moments[0]
         longest, when = 0.0, began
         for at in [*moments[1:], float("inf")]:
-            # Nobody can read a database that is away, so a gap that faults fill does not count.
+            # Nobody can read a database that is down, so a gap that faults fill does not count.
             if at - last > 4 * EVERY_S and e.disturbed(last, at, True) < at - last - EVERY_S:
                 longest, when = max(
                     (longest, when), (last - began - e.disturbed(began, last, True), began)

@@ -109,7 +109,7 @@ def _highest(changes: list[tuple[float, float, int]], at: float) -> int:
 
 
 def _closed(e: Evidence, site: str, at: float) -> bool:
-    """Return whether a person had surely closed the site at a moment."""
+    """Return whether a person had certainly closed the site at that moment."""
     asks = [ask for ask in e.asks if ask.site == site and ask.sent <= at]
     opened = max((ask.answered for ask in asks if ask.kind == "open"), default=0.0)
     return any(

@@ -84,7 +84,7 @@ class ApiClient:
     def until_told(
         self, method: str, path: str, body: Document | None = None, key: str | None = None
     ) -> Told:
-        """Repeat a request until it is accepted or refused. A service that is away does neither."""
+        """Repeat a request until it is accepted or refused. A service that is down does neither."""
         end, first = time.monotonic() + ASKS_S, time.time()
         while True:
             told = self.ask(method, path, body, key)

@@ -168,17 +168,14 @@ def _tasks(case: Case) -> Iterator[str]:
             )
             right = never_executed(case.kills(task), case.stops(task["ended_at"] or 0.0, begun))
             if end not in right:
-                yield f"{name} is {end} and never executed; right would be {right}"
+                yield f"{name} is {end} and never executed; expected {right}"
             continue
         process = processes[0]
         stops = case.stops(process.last, process.begin)
         right = allowed(process, case.kills(task), stops, starves=case.starves(task, process))
         if end not in right:
             kills = _told(case.kills(task))
-            yield (
-                f"{name} is {end}, right would be {sorted(right)} ({stops}): {process}; kills "
-                f"{kills}"
-            )
+            yield (f"{name} is {end}, expected {sorted(right)} ({stops}): {process}; kills {kills}")
         yield from _numbers(task, process, case)
 
 
@@ -215,7 +212,7 @@ def _verdict(case: Case) -> Iterator[str]:
     right = verdicts(ends, stops, limit)
     found = (record.run["status"], str(record.run["outcome"]))
     if found not in right:
-        yield f"the run is {found} over {ends}, right would be {right} ({stops})"
+        yield f"the run is {found} over {ends}, expected {right} ({stops})"
 
 
 def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str]:
@@ -266,7 +263,7 @@ def growth(tasks: list[Row], first: int, factor: float, most: int) -> Iterator[s
         if has != right or (before["outcome"] == OOM and had >= most):
             name = f"{task['task_index']}/{task['attempt']}"
             how = f"after {had // MIB} and {before['outcome']}"
-            yield f"{name} has {has // MIB} MiB {how}, right would be {right // MIB}"
+            yield f"{name} has {has // MIB} MiB {how}, expected {right // MIB}"
 
 
 # --- the ledger -----------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def _states(case: GraphCase) -> Iterator[str]:
         ("total", counts.total()),
     ):
         if case.shown.get(name) != right:
-            yield f"the gateway says {name} {case.shown.get(name)}, right would be {right}"
+            yield f"the gateway says {name} {case.shown.get(name)}, expected {right}"
     for path, row in case.rows.items():
         if row["state"] != model.shown(path):
             yield f"{path} is {row['state']}, what is in it is {model.shown(path)}"
@@ -370,7 +370,7 @@ def _results(case: GraphCase) -> Iterator[str]:
         right = _result(case, path) if case.completed(path) else None
         told = case.recorded.get(path)
         if not case.specs[path].graft and told != (digest(right) if case.completed(path) else None):
-            yield f"the result of {path} is {told}, right would be {right!r:.80}"
+            yield f"the result of {path} is {told}, expected {right!r:.80}"
         executions = [e for e in case.by_path.get(path, ()) if e.attempt == row["attempt"]]
         if case.completed(path) and executions and executions[-1].gave != digest(right):
             yield (

@@ -25,7 +25,7 @@ from tools.soak.strikes import Strike
 #: The seconds after a strike within which it can still cause the loss of calls: until a heartbeat
 #: is missed, and the next worker begins.
 AFTERMATH_S = 15.0
-#: Faults that end calls whose processes are still alive. A database that is away for a moment does
+#: Faults that end calls whose processes are still alive. A database that is down for a moment does
 #: not end a call.
 _UNSEEN = ("plans frozen", "temporal killed")
 

@@ -165,7 +165,7 @@ class Deeds:
     asks: list[Ask] = field(default_factory=list)
     log: list[tuple[float, int, str]] = field(default_factory=list)
     hidden: list[tuple[float, float]] = field(default_factory=list)
-    """When the disk with the tasks was away: what ended then may have left no word."""
+    """When the disk with the tasks was missing: what ended then may have left no trace."""
     complaints: list[str] = field(default_factory=list)
     """What was untrue on the spot."""
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -86,7 +86,7 @@ def judge(
                 + ("" if most > window else ": it proves nothing")
             )
     if found["state"] != (right := {"good": jobs} | ({"bad": len(killed)} if killed else {})):
-        wrong.append(f"hooks on record are {found['state']}, right would be {right}")
+        wrong.append(f"hooks on record are {found['state']}, expected {right}")
     if len(runs) != jobs + len(killed):
         wrong.append(f"{len(runs)} runs of {jobs} jobs, of which {len(killed)} were killed")
     of = "FROM manager_item WHERE manager_id = ? AND retry = 0"

@@ -157,7 +157,7 @@ class _Manager:
         end = (self.status, self.outcome)
         right = {("COMPLETED", "finished")} | ({("FAILED", "cancelled")} if self.stops else set())
         if end not in right:
-            yield f"it is {end}, right would be {right}: {self.cause}"
+            yield f"it is {end}, expected {right}: {self.cause}"
 
     def _jobs(self) -> Iterator[str]:
         """Check that each job and each of its tries executed once, and that each end equals that of

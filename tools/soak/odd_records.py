@@ -61,7 +61,7 @@ def _violations(harness: SoakHarness, one: Sent, processes: Sequence[Process]) -
         {STOPPED[kind]} if one.stop is not None and not one.stop.refused else set()
     )
     if (state, outcome) not in right:
-        yield f"it was accepted and is {state} ({outcome}), right would be {sorted(right)}: {cause}"
+        yield f"it was accepted and is {state} ({outcome}), expected {sorted(right)}: {cause}"
     for field, kept in zip(TEXTS[kind], (first, parent), strict=True):
         if field in texts and texts[field] != kept:
             yield (

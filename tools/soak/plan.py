@@ -99,7 +99,7 @@ class _Author:
         self.at, self.runs, self.managers = 0.0, 0, 0
         self.workers = ["worker", "worker-2"][: self.dice.choice((1, 2))]
         self.steps: list[Step] = []
-        #: The time until which a component is away, so that outages do not overlap until the stack
+        #: The time until which a component is down, so that outages do not overlap until the stack
         #: is never up.
         self.busy: dict[str, float] = {}
 

@@ -193,7 +193,7 @@ class Strikes:
         try:
             with suppress(
                 ProcessLookupError
-            ):  # The component has just ended, so nothing was struck.
+            ):  # The component has just ended, so there was nothing to kill.
                 did = (
                     self._freeze(part, seconds)
                     if how == "frozen"

@@ -41,7 +41,7 @@ class Schedules:
         self.wanted: list[Wanted] = []
         self.told: list[Told] = []
         self.lives: list[tuple[str, float, float]] = []
-        """Name, and from when until when it surely was there."""
+        """The name of a schedule, and the time during which it certainly existed."""
 
     def turn(self) -> float:
         name, acts = self._dice.choice(NAMES), list[Callable[[str], None]]()

@@ -12,7 +12,9 @@ from .domain.version import Spider
 
 
 class CodeStore(Protocol):
-    """Keeps zips of code. All methods block, and raise ``NotDelivered`` if the store is away."""
+    """Keeps zips of code. All methods block, and raise ``NotDelivered`` if the store is
+    unavailable.
+    """
 
     def put(self, digest: str, file: IO[bytes]) -> None:
         """Store the zip with these contents, completely or not at all."""

@@ -59,7 +59,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rights that an operation needs, and its limits.
+    """The permissions that an operation needs, and its limits.
 
     Everyone may call it if ``role`` is ``None``.
     """
@@ -98,10 +98,10 @@ _FORM_MAX = 8 * 1024
 #: The maximum size in bytes of what a task asks about sites, and of a site's robots.txt in base64.
 _LEASES_MAX = 256 * 1024
 _ROBOTS_MAX = 768 * 1024
-#: Rights, each with the operations that need them. A forced stop, ``rerun`` and resending need no
-#: higher role than a plain stop or start, because a caller who may start crawls must also be able
-#: to end them. All operations on webhooks need ``admin``, because we call the address of a webhook,
-#: and that address can contain a secret of the receiver.
+#: Permissions, each with the operations that need them. A forced stop, ``rerun`` and resending need
+#: no higher role than a plain stop or start, because a caller who may start crawls must also be
+#: able to end them. All operations on webhooks need ``admin``, because we call the address of a
+#: webhook, and that address can contain a secret of the receiver.
 _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None), "healthz readyz"),
     (
@@ -209,7 +209,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         showDeliveries showWebhookDefinition""",
     ),
 )
-#: The rights for each operation id.
+#: The permissions for each operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
 
 
@@ -257,10 +257,10 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """Return the rights for a request that matches no operation because of an unknown path or a
-        wrong method.
+        """Return the permissions for a request that matches no operation because of an unknown path
+        or a wrong method.
 
-        Only a caller with the right to read gets 404 or 405.
+        Only a caller with permission to read gets 404 or 405.
         """
         basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
         return replace(_READ, basic=basic)
@@ -337,7 +337,7 @@ def signed(body: T) -> T:
 
 @dataclass(eq=False)
 class AuthenticationMiddleware:
-    """ASGI middleware that checks the caller, its rights and its limits.
+    """ASGI middleware that checks the caller, its permissions and its limits.
 
     It runs before the body is read, so that we receive no bodies from unknown callers.
     """
@@ -606,8 +606,8 @@ def _check(
 
 
 def forbidden(detail: str, scope: str) -> Problem:
-    """Return the problem 403 for a token with too few rights. It names the missing right (RFC 6750,
-    section 3).
+    """Return the problem 403 for a token with too few permissions. It names the missing permission
+    (RFC 6750, section 3).
     """
     challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{scope}"'
     return Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})

@@ -53,14 +53,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
 
 class Role(enum.StrEnum):
-    """The rights of a caller. Each role includes the rights of the roles listed before it."""
+    """The permissions of a caller. Each role includes the permissions of the roles listed before
+    it.
+    """
 
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Return whether this role includes the rights of ``needed``."""
+        """Return whether this role includes the permissions of ``needed``."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 

@@ -311,7 +311,7 @@ def add_fleet(app: FastAPI, fleet: Fleet, health: Health) -> None:
         """Show the state of each part of the installation, and the incidents about parts."""
         report = await health.read()
         found = []
-        with suppress(LifecycleError):  # the report says that the database is away
+        with suppress(LifecycleError):  # the report says that the database is down
             rows = await run_in_threadpool(fleet.store.incidents.open_incidents, INCIDENTS_MAX)
             lines = [incident_line(row) for row in rows]
             found = [line for line in lines if line.page == "/parts"]

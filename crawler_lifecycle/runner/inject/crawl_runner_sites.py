@@ -1,9 +1,9 @@
 """Scrapy extension that keeps the limits of sites, which all runs share.
 
 A request waits where it leaves Scrapy, behind delays, AutoThrottle and all middleware, so that it
-begins at the time that its lease allows. Redirects and retries pass here, too. A request for
-robots.txt gets the file that one task fetches for all. When the crawl ends, requests that still
-wait are given back to Scrapy's scheduler, so that a resume sends them.
+begins at the time that its lease allows. Redirects and retries also pass through here. A request
+for robots.txt gets the file that one task fetches for all. When the crawl ends, requests that are
+still waiting are returned to Scrapy's scheduler, so that a resume sends them.
 
 The setting ``SITES_BAN_STATUSES`` lists the statuses that close a site for all runs, by default
 429. A 503 with ``Retry-After`` always does.

@@ -229,8 +229,8 @@ def upgrade(url: str) -> None:
 
     Creates a SQLite file and its folder if needed.
 
-    A second call changes nothing and needs only read rights. Concurrent calls wait for each other.
-    After the rollback of a deployment, a newer schema with which this build works is left
+    A second call changes nothing and needs only permission to read. Concurrent calls wait for each
+    other. After the rollback of a deployment, a newer schema with which this build works is left
     unchanged. A migration skips tables and indexes that already exist. Raises ``InvalidRequest``,
     ``StoreUnavailable``, and ``NotInThisState`` for a schema with which this build cannot work: a
     newer schema, or a schema that no migration starts from.

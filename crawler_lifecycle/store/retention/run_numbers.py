@@ -59,7 +59,7 @@ class RunNumberStore(StorePart):
         may have used.
 
         A row with this number is inserted and deleted in one transaction. This raises the counter
-        on every database, needs no right to change the schema, and reaches replicas. No other
+        on every database, needs no permission to change the schema, and reaches replicas. No other
         transaction sees the row.
         """
         if run_id <= self.newest_run_id():

@@ -2,8 +2,8 @@
 
 ``moves.py`` inserts the corrections that polls find. No statement deletes rows of ``correction`` or
 ``status_transition``. Only the deletion of a run's data updates them, to empty their evidence. A
-test checks every statement of the store, and the database user needs no right to delete these rows
-(docs/security.md).
+test checks every statement of the store, and the database user needs no permission to delete these
+rows (docs/security.md).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tools.soak.kubernetes.harness import Harness, Json
 from tools.soak.kubernetes.plan import Step
 from tools.soak.kubernetes.record import is_over, state
 
-#: The seconds for which a person's tool repeats a call while the API server is away, as ``kubectl``
+#: The seconds for which a person's tool repeats a call while the API server is down, as ``kubectl``
 #: in a loop would.
 PATIENCE_S = 20
 

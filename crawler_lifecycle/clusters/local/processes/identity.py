@@ -109,7 +109,7 @@ class Identity(NamedTuple):
             and start >= 0
         ):
             return cls(pid, start, boot)
-        raise ValueError("it contains no valid pid, start and boot")
+        raise ValueError("it contains no valid pid, start time and boot id")
 
     def stat(self) -> Stat | None:
         """Return the facts about the process, even if it is a zombie; ``None`` if it is gone, even

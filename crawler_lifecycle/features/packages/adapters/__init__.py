@@ -1,1 +1,1 @@
-"""The sources of the code of packages, and the stores for it."""
+"""Sources and stores for the code of packages."""

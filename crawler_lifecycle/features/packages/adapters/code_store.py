@@ -103,7 +103,7 @@ class CodeBucket:
     """A ``CodeStore`` below ``s3://bucket/prefix``.
 
     Zips that were read are kept in a folder of this machine, so what was read once stays available
-    while the bucket is away. Several processes may use the folder at once.
+    while the bucket is unavailable. Several processes may use the folder at once.
     """
 
     def __init__(self, url: str, cache: CodeFolder) -> None:
