@@ -151,8 +151,8 @@ def use(name: Name, number: Number, /, *, by: By = None) -> None:
 
 
 def rollback(name: Name, /, *, by: By = None) -> None:
-    """Use the version before the one in use, except versions that only a canary tried. It applies to
-    the next run. The crawler of a package goes back with its package.
+    """Use the version before the one in use, except versions that only a canary tried. It applies
+    to the next run. The crawler of a package goes back with its package.
     """
     with current().gateway() as gateway:
         _show(gateway.post(_path(name, "/rollback"), {"requested_by": by or user()}))
