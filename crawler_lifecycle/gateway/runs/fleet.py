@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.features import INCIDENT_KINDS
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
-from crawler_lifecycle.ports.runs import CRAWLERS_MAX, LiveRuns, ShortRun
+from crawler_lifecycle.ports.runs import CRAWLERS_MAX, LiveRuns, RunRow, ShortRun
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.store import Store
 
@@ -81,7 +81,7 @@ def crawler_state(
     name: str,
     incidents: Iterable[IncidentRow],
     live: Iterable[LiveRuns],
-    newest: ShortRun | None,
+    newest: ShortRun | RunRow | None,
     *,
     in_catalogue: bool,
 ) -> FleetCrawler:

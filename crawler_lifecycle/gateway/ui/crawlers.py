@@ -23,8 +23,8 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.unknown import similar
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.fleet import WEEK
-from crawler_lifecycle.gateway.ui.parts.charts import chart, run_kind
+from crawler_lifecycle.gateway.runs.fleet import LIVE_MAX, WEEK, crawler_state
+from crawler_lifecycle.gateway.ui.parts.charts import chart
 from crawler_lifecycle.gateway.ui.parts.choosing import Chooser
 from crawler_lifecycle.gateway.ui.parts.crawler_fields import Versions
 from crawler_lifecycle.gateway.ui.parts.formats import number
@@ -130,14 +130,18 @@ class CrawlerPages:
     ) -> dict[str, Any]:
         path = crawler_link(name).path
         crawler = known.get(name)
+        incidents = incidents_about(self.store, f"crawlers/{name}")
+        about = [line.row for line in incidents if line.state is not None]
+        live = [line for line in self.store.runs.live_runs(LIVE_MAX) if line.crawler == name]
+        state = crawler_state(name, about, live, last, in_catalogue=crawler is not None).state
         values: dict[str, Any] = {
             "head": "crawler_head.html",
             "name": name,
             "crawler": crawler,
             "last": last,
             "now": self.clock(),
-            "kind": run_kind(last) if last else None,
-            "incidents": incidents_about(self.store, f"crawlers/{name}"),
+            "state": state,
+            "incidents": incidents,
             "rate": self.rate(name, DAYS[-1]),
             "schedules": self.schedules(name, known),
             "runs_path": f"{path}/runs",

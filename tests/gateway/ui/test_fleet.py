@@ -99,6 +99,19 @@ def test_the_sick_are_first_and_no_crawler_is_left_out(
     assert length < 20 * 1024, length
 
 
+def test_the_page_of_a_crawler_has_its_state_in_the_fleet(
+    filled: Harness, browser: TestClient
+) -> None:
+    states = dict[str, str]()
+    for row in csv.DictReader(io.StringIO(browser.get("/?format=csv").text)):
+        state = row["State"].partition(" since ")[0]
+        states.setdefault(state, row["Crawler"])
+    assert {"fails", "flaky", "brings less", "waits", "healthy", "never ran"} <= states.keys()
+    for state, name in states.items():
+        head = browser.get(f"/crawlers/{name}").text.partition('<nav class="tabs')[0]
+        assert re.findall(r'<span class="pill [^"]*">([^<]*)</span>', head)[-1] == state, name
+
+
 def test_each_number_is_that_of_the_tables(
     filled: Harness, browser: TestClient, tmp_path: Path
 ) -> None:
