@@ -338,7 +338,7 @@ def _sync(store: Store, name: str) -> None:
         ids = [finding.change.task_id for finding in findings]
         with _no_collection():
             times["poll"].append(
-                _milliseconds(lambda: store.polls.record_poll(fence, poll, findings, None, "look"))  # noqa: B023
+                _milliseconds(lambda: store.polls.record_poll(fence, poll, findings, None))  # noqa: B023
             )
             times["details"].append(_milliseconds(lambda: store.polls.apply_details(fence)))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "STOPPING")))  # noqa: B023

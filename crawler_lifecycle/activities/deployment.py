@@ -336,7 +336,7 @@ class DeploymentActivities:
 
         def record() -> Poll:
             state, poll = step.poll()
-            step.record(state, poll, source, resumed=source == "resume")
+            step.record(state, poll, resumed=source == "resume")
             return poll
 
         step.apply(source, again_if_overtaken(record))
@@ -403,7 +403,7 @@ class DeploymentActivities:
     ) -> None:
         with suppress(Overtaken):  # a newer state is already recorded
             PollStep(self.polls, self.cluster, fence).record(
-                state, poll, "look", next_look_at=next_look_at, ends=False
+                state, poll, next_look_at=next_look_at, ends=False
             )
             self.polls.apply_findings(fence, "look", poll.observed_at)
 

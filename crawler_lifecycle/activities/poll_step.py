@@ -96,7 +96,6 @@ class PollStep:
         self,
         state: FoundState,
         poll: Poll,
-        source: str,
         *,
         next_look_at: datetime | None = None,
         gap_s: float = 0.0,
@@ -114,7 +113,7 @@ class PollStep:
             found = [finding for finding in found if not finding.change.after.terminal]
         gap = None if next_look_at is None else max(next_look_at - poll.observed_at, timedelta(0))
         order = (ordered_at(), state.revision, gap, stretch)
-        return self._polls.record_poll(self.fence, poll, found, next_look_at, source, *order)
+        return self._polls.record_poll(self.fence, poll, found, next_look_at, *order)
 
     def record_at_once(
         self, state: FoundState, poll: Poll, source: str, soon: datetime

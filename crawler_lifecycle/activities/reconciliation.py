@@ -189,7 +189,6 @@ class ReconciliationActivities:
         report = step.record(
             state,
             poll,
-            order.source,
             next_look_at=next_look_at,
             gap_s=order.gap_s,
             resumed=order.resumed,

@@ -631,11 +631,11 @@ class _Csv:
         for line in io.StringIO(text, newline=""):
             if not last and (line[-1] not in "\r\n" or (line[-1] == "\r" and text.endswith(line))):
                 # The line, or its line ending of two characters, may continue.
-                self._text = line if len(line) <= ITEM_MAX else self._cut(line)
+                self._text = line if len(line) <= ITEM_MAX else self._cut()
                 break
             self._line += 1
             if len(line) > ITEM_MAX or self._too_long:
-                self._cut(line)
+                self._cut()
                 self._too_long = False
                 continue
             if odd:
@@ -658,7 +658,7 @@ class _Csv:
         if last:
             yield from self._lines(None)
 
-    def _cut(self, line: str) -> str:
+    def _cut(self) -> str:
         """Skip the rest of a line that is too long."""
         if not self._too_long:
             self._note(TOO_LONG)

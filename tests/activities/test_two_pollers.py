@@ -134,9 +134,7 @@ def staged(harness: Harness, fence: Fence) -> Iterator[None]:
         poll = polled(harness, fence, state)
         yield
         try:
-            step.record(
-                state, poll, "look", next_look_at=harness.clock() + timedelta(minutes=1), gap_s=60
-            )
+            step.record(state, poll, next_look_at=harness.clock() + timedelta(minutes=1), gap_s=60)
         except Overtaken:
             continue
         break

@@ -119,7 +119,7 @@ class GivingUp:
 
     def _record(self, step: PollStep) -> Poll:
         state, poll = step.poll()
-        step.record(state, poll, "sweep", next_look_at=self.clock() + timedelta(seconds=POLL_S))
+        step.record(state, poll, next_look_at=self.clock() + timedelta(seconds=POLL_S))
         return poll
 
 

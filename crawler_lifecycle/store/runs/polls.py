@@ -141,7 +141,6 @@ class PollStore(RunPart):
         poll: Poll,
         findings: Sequence[TaskFinding],
         next_look_at: datetime | None,
-        source: str,
         ordered_at: datetime | None = None,
         revision: Revision | None = None,
         gap: timedelta | None = None,

@@ -134,14 +134,12 @@ class Harness:
         self, fence: Fence, observations: Sequence[Observation], source: str = "look"
     ) -> PollReport:
         """Compare, stage and apply a poll, as the activities do."""
-        report = self.stage(fence, observations, source)
+        report = self.stage(fence, observations)
         self.store.polls.apply_details(fence)
         self.store.polls.apply_findings(fence, source)
         return report
 
-    def stage(
-        self, fence: Fence, observations: Sequence[Observation], source: str = "look"
-    ) -> PollReport:
+    def stage(self, fence: Fence, observations: Sequence[Observation]) -> PollReport:
         state = self.store.polls.found_state(fence)
         tasks = {(task.index, task.attempt): task for task in state.tasks}
         findings = []
@@ -152,7 +150,7 @@ class Harness:
                 findings.append(TaskFinding(change, observation))
         poll = Poll(self.clock.now, 0.1, list(observations))
         return self.store.polls.record_poll(
-            fence, poll, findings, self.clock.now + timedelta(minutes=1), source
+            fence, poll, findings, self.clock.now + timedelta(minutes=1)
         )
 
     def execute(self, fence: Fence) -> None:

@@ -70,7 +70,7 @@ def test_a_poll_that_was_ordered_earlier_takes_nothing_back(
     harness.stage(fence, newer)
     poll = Poll(harness.clock.now, 0.1, newer)
     findings = harness.store.polls.staged(fence)
-    harness.store.polls.record_poll(fence, poll, findings, None, "look", harness.clock.now)
+    harness.store.polls.record_poll(fence, poll, findings, None, harness.clock.now)
     before = (
         harness.row(fence),
         harness.store.polls.staged(fence),
@@ -80,7 +80,7 @@ def test_a_poll_that_was_ordered_earlier_takes_nothing_back(
         caplog.at_level(logging.WARNING),
         pytest.raises(Overtaken, match=f"run {fence.run_id}, attempt 1"),
     ):
-        harness.store.polls.record_poll(fence, frozen, [], harness.clock.now, "look", ordered)
+        harness.store.polls.record_poll(fence, frozen, [], harness.clock.now, ordered)
     assert (
         harness.row(fence),
         harness.store.polls.staged(fence),
@@ -89,17 +89,17 @@ def test_a_poll_that_was_ordered_earlier_takes_nothing_back(
     assert "refused a late write" in caplog.text
     assert Overtaken.retryable, "a new try is a new poll"
     # The same order again, as after a lost response, is not an earlier one.
-    harness.store.polls.record_poll(fence, poll, findings, None, "look", harness.clock.now)
+    harness.store.polls.record_poll(fence, poll, findings, None, harness.clock.now)
 
 
 def test_the_next_attempt_begins_with_polls_of_its_own_time(harness: Harness) -> None:
     """Another workflow may be ordered by another server, whose clock differs."""
     fence = harness.deployed()
     harness.store.polls.record_poll(
-        fence, Poll(START, 0.1, []), [], None, "look", START + timedelta(days=1)
+        fence, Poll(START, 0.1, []), [], None, START + timedelta(days=1)
     )
     after = harness.resume(fence)
-    harness.store.polls.record_poll(after, Poll(START, 0.1, []), [], None, "resume", START)
+    harness.store.polls.record_poll(after, Poll(START, 0.1, []), [], None, START)
 
 
 def test_a_sync_applies_what_its_own_poll_found_and_nothing_else(

@@ -119,13 +119,13 @@ def test_a_poll_that_fails_late_does_not_say_that_polls_fail(harness: Harness) -
     poll = Poll(
         harness.clock.now, 0.1, [seen(task, Phase.EXECUTING, harness.clock.now, uid=task.uid)]
     )
-    harness.store.polls.record_poll(fence, poll, [], LATER, "look", LATER)
+    harness.store.polls.record_poll(fence, poll, [], LATER, LATER)
     harness.store.polls.record_poll_error(fence, "no answer within 60 s", UNTIL)
     assert (harness.row(fence).look_error, harness.row(fence).look_error_since) == (None, None)
     for ordered_at in (LATER, LATER + timedelta(seconds=1), None):
         harness.store.polls.record_poll_error(fence, "no answer within 60 s", ordered_at)
         assert harness.row(fence).look_error == "no answer within 60 s"
-        harness.store.polls.record_poll(fence, poll, [], LATER, "look")
+        harness.store.polls.record_poll(fence, poll, [], LATER)
         assert harness.row(fence).look_error is None
 
 

@@ -101,7 +101,7 @@ def test_the_exit_code_of_a_ban_closes_the_only_site(harness: Harness, sites: li
     assert change is not None
     for _ in range(2):
         made = Poll(now, 0.1, [ended])
-        harness.store.polls.record_poll(fence, made, [TaskFinding(change, ended)], None, "look")
+        harness.store.polls.record_poll(fence, made, [TaskFinding(change, ended)], None)
     closed_s, closures = state(harness)
     assert (closed_s > 50, closures) == ((True, 1) if len(sites) == 1 else (False, 0))
 

@@ -473,9 +473,7 @@ def test_an_end_never_changes(harness: Harness) -> None:
         finding = TaskFinding(
             Change(task.task_id, believed, after, START, "x", "y", "late"), observation
         )
-        harness.store.polls.record_poll(
-            fence, Poll(START, 0.1, [observation]), [finding], None, "look"
-        )
+        harness.store.polls.record_poll(fence, Poll(START, 0.1, [observation]), [finding], None)
         harness.store.polls.apply_findings(fence, "look")
     assert (
         harness.store.tasks.list_tasks(fence.run_id),

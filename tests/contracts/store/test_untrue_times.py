@@ -134,9 +134,7 @@ def test_a_poll_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(harness: Ha
     ordered = harness.clock.forward(60)
     harness.clock.forward(AHEAD_S)
     there = [observed(harness, fence, Phase.EXECUTING, uid="uid-1-0")]
-    harness.store.polls.record_poll(
-        fence, Poll(harness.clock.now, 0.1, there), [], None, "look", ordered
-    )
+    harness.store.polls.record_poll(fence, Poll(harness.clock.now, 0.1, there), [], None, ordered)
     polled(harness, fence, 40 - AHEAD_S, Phase.GONE, uid="uid-1-0")
     assert (only(harness, fence).kind, only(harness, fence).lag_ms) == ("vanished", 40_000)
 
@@ -175,9 +173,7 @@ def test_a_worker_whose_clock_is_ahead_counts_by_the_database(
         conn.execute(update(task_history).values(status_since=ordered))
     dated.clock.forward(AHEAD_S)
     there = [observed(dated, fence, Phase.EXECUTING, uid="uid-1-0")]
-    dated.store.polls.record_poll(
-        fence, Poll(dated.clock.now, 0.1, there), [], None, "look", ordered
-    )
+    dated.store.polls.record_poll(fence, Poll(dated.clock.now, 0.1, there), [], None, ordered)
     end = replace(KILLED, finished_at=ordered) if phase is Phase.ENDED else None
     polled(dated, fence, 6, phase, uid="uid-1-0", end=end)
     found, on_a_server = only(dated, fence), not store_url.startswith("sqlite")
@@ -315,7 +311,6 @@ def staged(
         poll,
         [TaskFinding(change, observation)],
         harness.clock.now + timedelta(minutes=5),
-        "look",
     )
 
 
@@ -357,7 +352,7 @@ def test_another_finding_takes_nothing_over(harness: Harness) -> None:
         task.task_id, task.status, TaskStatus.SUCCEEDED, harness.clock.now, "finished", "exit 0"
     )
     poll = Poll(harness.clock.now, 0.1, [observation])
-    harness.store.polls.record_poll(fence, poll, [TaskFinding(change, observation)], None, "look")
+    harness.store.polls.record_poll(fence, poll, [TaskFinding(change, observation)], None)
     harness.store.polls.apply_findings(fence, "look")
     assert harness.store.corrections.list_corrections(fence.run_id) == []
 

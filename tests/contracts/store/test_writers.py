@@ -48,7 +48,7 @@ FENCED: dict[str, Call] = {
     "note_waiting": lambda s, f: s.deployment.note_waiting(f, "x"),
     "mark_started": lambda s, f: s.deployment.mark_started(f, START),
     "found_state": lambda s, f: s.polls.found_state(f),
-    "record_poll": lambda s, f: s.polls.record_poll(f, Poll(START, 0.1, []), [], START, "look"),
+    "record_poll": lambda s, f: s.polls.record_poll(f, Poll(START, 0.1, []), [], START),
     "record_at_once": lambda s, f: s.polls.record_at_once(
         f, Poll(START, 0.1, []), [], "wake", s.polls.found_state(f), None
     ),

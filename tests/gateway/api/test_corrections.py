@@ -63,7 +63,7 @@ def poll(harness: Harness, fence: Fence, phase: Phase) -> None:
     tasks = {task.index: task for task in state.tasks}
     changes = [(reconcile(tasks[o.index], o, state.stop, due_at=now), o) for o in seen]
     found = [TaskFinding(change, o) for change, o in changes if change is not None]
-    store.polls.record_poll(fence, Poll(now, 0.1, seen), found, now + timedelta(minutes=1), "look")
+    store.polls.record_poll(fence, Poll(now, 0.1, seen), found, now + timedelta(minutes=1))
     store.polls.apply_findings(fence, "look")
 
 

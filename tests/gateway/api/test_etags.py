@@ -32,7 +32,7 @@ class Run:
         now = self.harness.clock()
         seen = [finding.observation for finding in findings]
         self.store.polls.record_poll(
-            self.fence, Poll(now, 0.1, seen), findings, now + timedelta(seconds=60), "look"
+            self.fence, Poll(now, 0.1, seen), findings, now + timedelta(seconds=60)
         )
 
     def poll_error(self) -> None:

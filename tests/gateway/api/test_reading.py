@@ -105,7 +105,7 @@ def test_a_run_in_full(harness: Harness, client: TestClient) -> None:
     harness.deploy(run_id)
     fence = harness.fence(run_id)
     harness.store.polls.record_poll(
-        fence, Poll(harness.clock(), 0.1, []), [], harness.clock() + timedelta(seconds=60), "look"
+        fence, Poll(harness.clock(), 0.1, []), [], harness.clock() + timedelta(seconds=60)
     )
     client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "s", "requested_by": "ada"})
     harness.store.exports.record_export(fence, "empty", None, None)
@@ -137,9 +137,7 @@ def test_tasks_and_their_logs(harness: Harness, client: TestClient) -> None:
         first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished"
     )
     finding = TaskFinding(change, Observation(0, 1, Phase.GONE, now))
-    harness.store.polls.record_poll(
-        fence, Poll(now, 0.1, [finding.observation]), [finding], now, "look"
-    )
+    harness.store.polls.record_poll(fence, Poll(now, 0.1, [finding.observation]), [finding], now)
     harness.store.polls.save_details(fence, [Details(first, "<b>the end</b>\n")])
     harness.store.polls.apply_details(fence)
     harness.store.polls.apply_findings(fence, "look")

@@ -72,7 +72,7 @@ class Task:
             Observation(0, 1, Phase.ENDED, now, name="n", uid="u"),
         )
         self.store.polls.record_poll(
-            self.fence, Poll(now, 0.1, [finding.observation]), [finding], now, "look"
+            self.fence, Poll(now, 0.1, [finding.observation]), [finding], now
         )
         if tail is not None:
             self.store.polls.save_details(self.fence, [Details(self.task_id, tail)])

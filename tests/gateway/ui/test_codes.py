@@ -33,7 +33,7 @@ def executed(harness: Harness, client: TestClient, code: Code) -> int:
     harness.deploy(run_id)
     now = harness.clock()
     seen = Observation(0, 1, Phase.EXECUTING, now, started_at=now, code=code)
-    harness.store.polls.record_poll(harness.fence(run_id), Poll(now, 0.1, [seen]), [], now, "look")
+    harness.store.polls.record_poll(harness.fence(run_id), Poll(now, 0.1, [seen]), [], now)
     return run_id
 
 

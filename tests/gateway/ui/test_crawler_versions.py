@@ -25,7 +25,7 @@ def executed(harness: Harness, client: TestClient, version: dict[str, Any]) -> N
     now = harness.clock()
     code = Code(version["digest"], version["version"])
     seen = Observation(0, 1, Phase.EXECUTING, now, started_at=now, code=code)
-    harness.store.polls.record_poll(harness.fence(run_id), Poll(now, 0.1, [seen]), [], now, "look")
+    harness.store.polls.record_poll(harness.fence(run_id), Poll(now, 0.1, [seen]), [], now)
 
 
 def use(browser: TestClient, version: str) -> Any:

@@ -164,14 +164,14 @@ def pod_words(
             return f"Init container {status.name} failed with exit {done.exit_code}" + (
                 f": {said}" if said else ""
             )
-        words = _container(pod, status, events, now)
+        words = _container(pod, status, events)
         if words is not None:
             return f"Init container {status.name}: {words}"
         # ``started`` means ready only for a sidecar. For other init containers, kubelets set it as
         # soon as they run.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} is running"
-    return _container(pod, crawler_container(pod), events, now) or _preparing(pod, events or ())
+    return _container(pod, crawler_container(pod), events) or _preparing(pod, events or ())
 
 
 def _unscheduled(pod: Pod, now: datetime) -> str:
@@ -193,9 +193,7 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
     return f"The scheduler finds no node for it ({found.reason or 'no reason given'}): {said}"
 
 
-def _container(
-    pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime
-) -> str | None:
+def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None) -> str | None:
     """Return the reason why a container is waiting; ``None`` when its node is only preparing it."""
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
