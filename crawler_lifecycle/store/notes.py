@@ -69,10 +69,10 @@ class NoteStore(StorePart):
 
         self._db.inserting(f"note {name!r}", write)
 
-    def remove_note(self, kind: str, name: str) -> None:
-        """Remove a note, if it exists."""
+    def remove_note(self, worker: str) -> None:
+        """Remove the note of a worker, if it exists."""
         with self._db.writing() as conn:
-            conn.execute(delete(process_note).where(_n.kind == kind, _n.name == name))
+            conn.execute(delete(process_note).where(_n.kind == WORKER, _n.name == worker))
 
     def take_turn(self, name: str, holder: str, ends_at: datetime) -> bool:
         """Take the turn until ``ends_at``, or extend the turn of this process.
@@ -162,7 +162,7 @@ class Beats:
         try:
             await Loop("the notes of this worker", BEAT_S).run(self._beat)
         finally:
-            await asyncio.to_thread(self.notes.remove_note, WORKER, self._name)
+            await asyncio.to_thread(self.notes.remove_note, self._name)
 
     async def _beat(self) -> None:
         roles = " ".join(sorted(self.roles))

@@ -1045,7 +1045,7 @@ def incidents(harness: Harness, size: Size) -> None:
     notes = harness.store.notes
     notes.take_turn("incidents", "one", clock.now)
     notes.leave_note("worker", "host/1", "{}", clock.now)
-    notes.remove_note("worker", "host/1")
+    notes.remove_note("host/1")
 
 
 def schedules(harness: Harness) -> None:

@@ -217,8 +217,8 @@ def test_a_note_is_removed_by_who_left_it(harness: Harness) -> None:
     notes = harness.store.notes
     notes.leave_note(WORKER, "host/1", "{}", harness.clock.now + timedelta(hours=1))
     notes.leave_note(WORKER, "host/2", "{}", harness.clock.now + timedelta(hours=1))
-    notes.remove_note(WORKER, "host/1")
-    notes.remove_note(WORKER, "host/1")
+    notes.remove_note("host/1")
+    notes.remove_note("host/1")
     assert [row["name"] for row in notes.live_notes(WORKER)] == ["host/2"]
 
 

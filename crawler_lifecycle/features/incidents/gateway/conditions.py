@@ -173,7 +173,7 @@ def found_of_workers(
     silent = watch.silent(beats, time.monotonic())
     for name, silent_s in silent.items():
         if is_replaced(name, beats, silent.keys()):
-            store.notes.remove_note(WORKER, name)
+            store.notes.remove_note(name)
             continue
         since = now - timedelta(seconds=silent_s)
         roles = beats[name].roles

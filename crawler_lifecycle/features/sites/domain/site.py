@@ -39,7 +39,7 @@ _LIMITS = {
 }
 
 
-def site_name(text: str, field: str = "site") -> str:
+def site_name(text: str) -> str:
     """Return the name of an entry: a host, ``*.host`` or ``*``, in its one form.
 
     Raises ``InvalidRequest``.
@@ -49,14 +49,14 @@ def site_name(text: str, field: str = "site") -> str:
         return text
     if text.startswith(_PATTERN):
         host = text.removeprefix(_PATTERN)
-        name = host_of(host, field) if host else host
+        name = host_of(host, "site") if host else host
         if not name or is_address(name):
-            raise refusal(field, text, "give a host after *., such as *.blogs.example")
+            raise refusal("site", text, "give a host after *., such as *.blogs.example")
         if is_public_suffix(name):
             fix = f"anybody can register a domain below {name}; give a pattern for one of these"
-            raise refusal(field, text, f"{fix}, such as *.shop.{name}")
+            raise refusal("site", text, f"{fix}, such as *.shop.{name}")
         return _PATTERN + name
-    return host_of(text, field)
+    return host_of(text, "site")
 
 
 @functools.lru_cache(20_000)
