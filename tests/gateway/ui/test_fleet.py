@@ -108,7 +108,7 @@ def test_the_page_of_a_crawler_has_its_state_in_the_fleet(
         states.setdefault(state, row["Crawler"])
     assert {"fails", "flaky", "brings less", "waits", "healthy", "never ran"} <= states.keys()
     for state, name in states.items():
-        head = browser.get(f"/crawlers/{name}").text.partition('<nav class="tabs')[0]
+        head = browser.get(f"/crawlers/{name}").text.partition('class="tabs"')[0]
         assert re.findall(r'<span class="pill [^"]*">([^<]*)</span>', head)[-1] == state, name
 
 

@@ -16,7 +16,7 @@ from ..store.blocks import lanes_at_closed_sites
 #: Seconds for which a task waits in one call. Proxies end silent connections after a minute.
 WAIT_S = 50.0
 #: Seconds between two searches for sites that another gateway or a worker has closed.
-SEARCH_S = 0.25
+SEARCH_S = 1.0
 #: The maximum number of calls that wait at one gateway, because streams of crawlers are limited.
 WAITING_MAX = 500
 
