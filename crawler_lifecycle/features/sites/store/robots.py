@@ -132,7 +132,9 @@ class RobotsStore:
 
 
 class FileBudget:
-    """How many files the database keeps, as far as one gateway knows. Threads may share it."""
+    """The number of files that the database keeps, as far as one gateway knows. Threads may share
+    it.
+    """
 
     def __init__(self) -> None:
         self._counted_at = -math.inf
