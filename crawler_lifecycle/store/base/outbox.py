@@ -106,7 +106,7 @@ def insert_event(
         **more,
     }
     whole = {"seq": seq, "type": type, "body": body, "created_at": at, **about}
-    conn.execute(insert(outbox_event).values(**whole))
+    conn.execute(insert(outbox_event), whole)
     return made(Event, whole)
 
 

@@ -54,8 +54,10 @@ def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]
     have a better index.
     """
     project = projects.only()
+    if project is None:
+        return []
     column = table.c.project if leads else func.coalesce(table.c.project, "")
-    return [] if project is None else [column == project]
+    return [column == project]
 
 
 def check_free(there: str, wanted: str | None, what: str) -> None:

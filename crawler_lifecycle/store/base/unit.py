@@ -75,7 +75,7 @@ def read_row(
     locks, and ``share`` only ``write`` locks.
     """
     [key] = table.primary_key
-    query = select(*(columns or table.c)).where(key == id, *seen(table))
+    query = (select(*columns) if columns else select(table)).where(key == id, *seen(table))
     if lock is not None:
         query = query.with_for_update(read=lock == "share")
     known = 0 < id <= ID_MAX  # SQLite's driver does not accept larger numbers
