@@ -185,7 +185,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         showGraphRuns showSchedules showSchedule showPools showIncidents showIncident joinChannel
         leaveChannel showCrawlerRuns showCrawlerSchedules showCrawlerTab showDueTimes
         showScheduleDefinition showSites showSite showSiteBlocks showSiteRuns showSiteLimits
-        showCrawlerVersions showPackage""",
+        showCrawlerVersions showPackages showPackage""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit pressSite"),

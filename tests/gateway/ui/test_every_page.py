@@ -30,7 +30,7 @@ from crawler_lifecycle.store.tables import metadata
 from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.test_security import HOSTILE
-from tests.gateway.ui.conftest import as_browser
+from tests.gateway.ui.conftest import as_browser, followed
 from tests.gateway.ui.fleet_scene import TROUBLES
 from tests.support.fakes.logs import FakeLogs
 from tests.support.filling import fill_runs
@@ -63,6 +63,7 @@ PATHS: dict[str, str] = {
     "showCrawlerRuns": "/crawlers/plain/runs",
     "pressCrawlerRuns": "/crawlers/plain/runs",
     "showCrawlerVersions": "/crawlers/plain/versions",
+    "showPackages": "/packages",
     "showPackage": "/packages/shop",
     "pressCrawlerVersions": "/crawlers/plain/versions",
     "showCrawlerSchedules": "/crawlers/plain/schedules",
@@ -241,6 +242,15 @@ def test_every_page_operation_has_an_address_here(harness: Harness) -> None:
     }
     known |= {name for name in PATHS if Operations(harness.app).of("POST", PATHS[name])[0] == name}
     assert known == set(PATHS)
+
+
+def test_the_path_of_every_noun_leads_to_a_list(browser: TestClient) -> None:
+    pages = [path for path in PATHS.values() if not path.startswith(("/page/", "/start/"))]
+    nouns = {path.split("/")[1].partition("?")[0] for path in pages}
+    assert {"runs", "crawlers", "packages", "sites", "incidents"} <= nouns
+    for noun in nouns - {"", "logout"}:
+        answer = followed(browser, browser.get(f"/{noun}"))
+        assert answer.status_code in (200, 307), noun
 
 
 def test_every_kind_of_incidents_opens_a_page_about_its_subject(harness: Harness) -> None:

@@ -39,6 +39,11 @@ def add_crawler_versions(app: FastAPI, gateway: Gateway) -> None:
     pages = gateway.crawler_pages
     versions = gateway.crawler_versions
 
+    @app.get("/packages")
+    async def show_packages() -> Response:
+        """Redirect to the crawlers, which execute packages."""
+        return RedirectResponse("/", 307)
+
     @app.get("/packages/{package}")
     async def show_package(package: CrawlerName) -> Response:
         """Redirect to the versions of the first crawler that executes this package."""
