@@ -151,6 +151,18 @@ NO_PATH = bytes(Problem(404, "not_found", "no such resource").response().body).d
 NO_TASK = bytes(Problem(404, "task_not_found", "no such task").response().body).decode()
 
 
+@pytest.mark.parametrize(("bans", "reported"), [([], set()), ([200], {429})])
+def test_a_project_says_which_statuses_close_a_site(
+    scrapy_fixture: ScrapyFixture, desk: Desk, bans: list[int], reported: set[int]
+) -> None:
+    """A gateway expects no success as the status of a refusal, so it is reported as 429."""
+    settings = json.dumps({"SITES_BAN_STATUSES": bans})
+    variables = {**desk.variables, "CRAWL_SETTINGS": settings}
+    assert scrapy_fixture.crawl("pages", {}, **variables) == 0
+    blocks = [asked["127.0.0.1"].get("block") for asked in desk.asked]
+    assert {block["status"] for block in blocks if block} == reported
+
+
 @pytest.mark.parametrize("status", [404, 422])
 def test_a_gateway_that_knows_no_leases_delays_nothing(
     scrapy_fixture: ScrapyFixture, desk: Desk, status: int
