@@ -321,6 +321,9 @@ def test_the_web_pages_of_a_site(harness: Harness, client: TestClient) -> None:
     overview = words(client.get("/sites/shop.example"))
     assert f"answered 429 to run {run_id}" in overview
     assert f"run {run_id} 429 600" in words(client.get("/sites/shop.example/blocks"))
+    found = words(client.get(f"/sites/shop.example/blocks?search=run+{run_id}&sort=-status"))
+    assert f"run {run_id} 429 600" in found
+    assert "No block matches" in words(client.get("/sites/shop.example/blocks?search=no-such"))
     assert "plain" in words(client.get("/sites/shop.example/runs"))
     assert 'value="1-10"' in client.get("/sites/shop.example/limits").text
     wrong_form = client.post("/sites/new", data={"site": "x y", "tasks": "2"})

@@ -53,6 +53,14 @@ def test_a_schedule_shows_what_comes_and_what_came(
     assert csv.text.startswith("Due,Decision,Late,Began,Status,Why,By")
     assert "No due time matches" in words(browser.get(f"{nightly}/due-times?decision=missed"))
     assert browser.get(f"{nightly}/due-times?decision=odd").status_code == 422
+    harness.clock.forward(60)
+    press(browser, nightly, "trigger")
+    first, second = (
+        browser.get(f"{nightly}/due-times?format=csv&sort={sort}").text.splitlines()[1:]
+        for sort in ("due", "-due")
+    )
+    assert first == second[::-1] != second
+    assert "No due time matches" in words(browser.get(f"{nightly}/due-times?search=no-such"))
     assert '"every_s": 3600' in words(browser.get(f"{nightly}/definition"))
     assert "nightly" in words(browser.get("/schedules?search=NIGHT"))
     assert "No schedule matches" in words(browser.get("/schedules?search=weekly"))
@@ -139,7 +147,12 @@ def test_a_webhook_is_made_tested_paused_and_deleted(harness: Harness, browser: 
     assert f"does not accept event {seq}: it said <no>" in failing
     assert "Repair the receiver" in failing
     assert "It continues." in words(press(browser, "/webhooks/portal", "skip_one", seq=str(seq)))
-    assert "skipped" in words(browser.get("/webhooks/portal/deliveries"))
+    deliveries = "/webhooks/portal/deliveries"
+    assert "skipped" in words(
+        browser.get(f"{deliveries}?search=SKIPPED&status=skipped&sort=-event")
+    )
+    assert "No delivery matches" in words(browser.get(f"{deliveries}?search=no-such"))
+    assert browser.get(f"{deliveries}?sort=size").status_code == 422
     assert press(browser, "/webhooks/portal", "skip_one", seq=str(seq)).status_code == 422, (
         "it does not fail any more"
     )

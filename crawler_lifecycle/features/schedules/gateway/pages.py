@@ -31,6 +31,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     held,
     held_sorts,
     list_page,
+    windowed,
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
@@ -96,8 +97,10 @@ DUE_TIMES = Chooser(
         "why it started nothing.",
     ),
     "",
+    "Decision, target, status, reason",
     facets={"decision": "Decision"},
     values={"decision": list(Decision)},
+    sorts=held_sorts(DUE),
     presets={"All": {}, "Missed": {"decision": "missed"}, "Failed": {"decision": "failed"}},
     newest_first=True,
 )
@@ -109,6 +112,10 @@ class ListFilters(HeldFilters):
     """
 
     troubled: bool = False
+
+
+class ListedFirings(HeldFilters, FiringFilters):
+    """Filters of the list of due times."""
 
 
 class ScheduleForm(ActionForm):
@@ -203,7 +210,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/schedules/{name}/due-times")
     async def show_due_times(name: ScheduleName, request: Request) -> Response:
         """List the recorded due times of a schedule, with the latest first."""
-        filters = filters_of(request, FiringFilters)
+        filters = filters_of(request, ListedFirings)
         row, values = await head(name)
 
         def found(asked: FiringFilters) -> RowPage:
@@ -211,7 +218,8 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             return RowPage([Firing.of(due).model_dump() for due in page], token)
 
         page = functools.partial(list_page, tab="Due times", **values)
-        return await run_in_threadpool(page, request, DUE_TIMES, filters, found)
+        find = windowed(DUE_TIMES, found)
+        return await run_in_threadpool(page, request, DUE_TIMES, filters, find)
 
     @app.get("/schedules/{name}/backfill")
     async def show_backfill(name: ScheduleName, request: Request) -> Response:

@@ -94,6 +94,7 @@ BLOCKS = Chooser(
         empty="The site has refused no request in the last 30 days.",
     ),
     "",
+    "Run, person, status",
     newest_first=True,
 )
 
@@ -186,7 +187,7 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/sites/{site}/blocks")
     def show_site_blocks(site: SiteName, request: Request) -> Response:
         """List what closed and opened a site, newest first."""
-        filters = filters_of(request, Paging)
+        filters = filters_of(request, HeldFilters)
         values = head(site)
         name = values["site"].site
 
@@ -195,8 +196,10 @@ def add_sites(app: FastAPI, gateway: Gateway) -> None:
             rows, token = asked.read("block", blocks, attrgetter("block_id"))
             return RowPage(list(map(asdict, rows)), token)
 
-        chooser = replace(BLOCKS, path=SITE.path(name, "/blocks"))
-        return list_page(request, chooser, filters, found, template="site_blocks.html", **values)
+        sorts = held_sorts(BLOCKS.subject.columns)
+        chooser = replace(BLOCKS, path=SITE.path(name, "/blocks"), sorts=sorts)
+        find = windowed(chooser, found)
+        return list_page(request, chooser, filters, find, template="site_blocks.html", **values)
 
     @app.get("/sites/{site}/runs")
     def show_site_runs(site: SiteName, request: Request) -> Response:

@@ -29,6 +29,7 @@ from crawler_lifecycle.gateway.ui.parts.lists import (
     held,
     held_sorts,
     list_page,
+    windowed,
 )
 from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.gateway.ui.parts.tabs import tabs_of
@@ -179,13 +180,19 @@ DELIVERIES_OF = Chooser(
         empty="No event has been sent yet. Test sends the first one.",
     ),
     "",
+    "Event, type, subject, status, reason",
     facets={"status": "Status"},
     values={"status": get_args(DeliveryStatus)},
+    sorts=held_sorts(DELIVERIES),
     presets={"All": {}, "Failed": {"status": "failed"}},
     newest_first=True,
 )
 #: The maximum number of deliveries that are counted for the tab.
 COUNTED_MAX = 100
+
+
+class ListedDeliveries(HeldFilters, DeliveryFilters):
+    """Filters of the list of deliveries."""
 
 
 def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
@@ -228,7 +235,7 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/webhooks/{name}/deliveries")
     async def show_deliveries(name: WebhookName, request: Request) -> Response:
         """List the events that were sent to a webhook, or tried, with the latest first."""
-        filters = filters_of(request, DeliveryFilters)
+        filters = filters_of(request, ListedDeliveries)
         row, values = await head(name)
 
         def found(asked: DeliveryFilters) -> RowPage:
@@ -237,7 +244,8 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
 
         own = {"template": "webhook_deliveries.html", "tab": "Deliveries", **values}
         page = functools.partial(list_page, **own)
-        return await run_in_threadpool(page, request, DELIVERIES_OF, filters, found)
+        find = windowed(DELIVERIES_OF, found)
+        return await run_in_threadpool(page, request, DELIVERIES_OF, filters, find)
 
     @app.get("/webhooks/{name}/definition")
     async def show_webhook_definition(name: WebhookName, request: Request) -> Response:
