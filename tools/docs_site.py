@@ -86,11 +86,11 @@ def api(document: Mapping[str, Any]) -> Iterator[str]:
     """Return the page about every route and every value in its requests and answers."""
     yield "# Every route of the HTTP API\n"
     yield (
-        "Made of [openapi.json](openapi.json), for generators of clients. "
+        "Generated from [openapi.json](openapi.json), which client generators can use. "
         f"{document['info']['description']}"
     )
     yield (
-        "How to use it is in [the gateway](gateway.md), every error code in [problem "
+        "[The gateway](gateway.md) explains how to use it, and every error code is in [problem "
         "documents](problems.md).\n"
     )
     for path, methods in document["paths"].items():

@@ -105,7 +105,7 @@ def complaints(
                 continue
             version = known.get(canonicalize_name(needed.name), (None,))[0]
             if version is None or not needed.specifier.contains(version, prereleases=True):
-                yield f"{name} needs {needed} there, locked is {version}"
+                yield f"{name} needs {needed} there, but {version} is locked"
 
 
 def main() -> int:

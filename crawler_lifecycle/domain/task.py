@@ -76,8 +76,8 @@ class Phase(StrEnum):
     """The state of a task as a poll found it on the cluster."""
 
     ABSENT = "absent"
-    """The task is not on the cluster, but its deployment may still be under way. This is not an
-    end.
+    """The task is not on the cluster, but its deployment may still be under way. This does not mean
+    that it has ended.
     """
     WAITING = "waiting"
     """The task exists and waits for capacity, an image or a slot."""

@@ -150,7 +150,7 @@ LIES: dict[str, tuple[Forge, str]] = {
             e.processes.append(process(0, 2, 2, begin=T + 3)),
             e.tasks.append(Task((2, 0, 2), "SUCCEEDED", "x")),
         ),
-        "index .2, 0. executed twice at a time",
+        "index .2, 0. executed twice at the same time",
     ),
     "a success executed again": (
         lambda e: (
@@ -161,11 +161,11 @@ LIES: dict[str, tuple[Forge, str]] = {
     ),
     "a finished crawl failed": (
         lambda e: _put(e.tasks, 0, status="FAILED"),
-        "task .1, 0, 1. told that it finished and is FAILED",
+        "task .1, 0, 1. reported that it finished and is FAILED",
     ),
     "a failed crawl succeeded": (
         lambda e: _put(e.processes, 0, end={"at": T + 5, "code": 1}),
-        "task .1, 0, 1. told that it failed and is SUCCEEDED",
+        "task .1, 0, 1. reported that it failed and is SUCCEEDED",
     ),
     "ended while it lives": (
         lambda e: e.seen.append(Seen(T + 4, (1, 0, 1), "SUCCEEDED", "lives")),
@@ -211,15 +211,15 @@ LIES: dict[str, tuple[Forge, str]] = {
     "no event": (lambda e: e.events.remove((1, 1)), "run .1, 1. ended without an event"),
     "an event that nobody was told": (
         lambda e: e.told.remove((1, 1)),
-        "the event of run .1, 1. .* was never told",
+        "the event of run .1, 1. .* was never delivered",
     ),
     "a webhook that was never told": (
         lambda e: e.hooked.remove((1, 1)),
-        "never told of the end of run .1, 1.",
+        "never notified of the end of run .1, 1.",
     ),
     "a webhook told in another order": (
         lambda e: e.hooked.insert(0, (1, 2)),
-        "the webhook was told of attempt 1 of run 1 after the next one",
+        "the webhook was notified of attempt 1 of run 1 after the next one",
     ),
     "a deletion that left the archive": (
         lambda e: e.deleted.update({1: True}),
@@ -239,11 +239,11 @@ LIES: dict[str, tuple[Forge, str]] = {
     ),
     "a job without a good end": (
         lambda e: e.wanted.update({"m1": ""}),
-        "job m1 came to a good end 0 times",
+        "job m1 succeeded 0 times",
     ),
     "a job done twice": (
         lambda e: e.processes.append(replace(process(7), args={"number": "g1"})),
-        "job g1 came to a good end 2 times",
+        "job g1 succeeded 2 times",
     ),
     "a step before its time": (
         lambda e: _put(e.processes, 1, begin=T + 4),
@@ -351,7 +351,7 @@ def test_a_restore_excuses_what_was_accepted_after_its_copy_and_nothing_else(
         "the start start-9 was accepted .202. and is not on record",
         "the deletion of run 3 was accepted and is not on record",
         "task .3, 0, 1. executed and is not on record",
-        "job m9-1 came to a good end 0 times",
+        "job m9-1 succeeded 0 times",
     )
     assert [any(re.search(one, line) for line in found) for one in told] == [not good] * 4
     assert bool(found) is not good, found

@@ -267,11 +267,11 @@ LIES = [
     (a_try_after_a_crawlers_own_end, "is retry 1 after"),
     (a_try_that_nobody_counted, "is retry 0 after"),
     (a_try_beyond_the_policy, "is retry 4 of 3"),
-    (a_try_before_the_end_of_the_one_before, "executed twice at one time"),
+    (a_try_before_the_end_of_the_one_before, "executed twice at the same time"),
     (no_try_and_no_word_about_it, "nobody says why"),
     (a_success_that_never_was, "expected"),
     (a_success_that_never_executed, "never executed"),
-    (a_second_process_at_one_time, "executed twice at one time"),
+    (a_second_process_at_one_time, "executed twice at the same time"),
     (executed_again_after_its_success, "was executed again"),
     (two_stop_signals, "got 2 stop signals"),
     (a_process_that_no_row_knows, "no row knows"),
@@ -288,7 +288,7 @@ LIES = [
     (one_request_twice, "logged 2 times"),
     (a_task_too_many, "2 tasks"),
     (a_gateway_that_says_something_else, "the gateway says status"),
-    (dated_before_its_end, "is dated to have ended"),
+    (dated_before_its_end, "is recorded as ended at"),
 ]
 
 

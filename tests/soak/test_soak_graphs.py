@@ -391,7 +391,7 @@ LIES: list[tuple[Callable[[GraphCase], None], str]] = [
     (executes_again_for_nothing, "nothing had happened to it"),
     (an_attempt_twice, "attempt 1 was executed 2 times"),
     (an_attempt_that_is_not_on_record, "attempt 2 was executed, on record are 1"),
-    (two_at_one_time, "executed twice at one time"),
+    (two_at_one_time, "executed twice at the same time"),
     (more_tries_than_it_has, "its attempts were spent"),
     (was_never_executed, "it was never executed"),
     (a_success_that_was_a_failure, "its last execution was"),
@@ -424,11 +424,11 @@ LIES: list[tuple[Callable[[GraphCase], None], str]] = [
     (a_manager_of_somebody_else, "has the manager 77, which does not belong to it"),
     (a_second_manager, "2 managers of 1 steps"),
     (a_job_that_a_manager_lost, "is completed and lost these: [2]"),
-    (a_job_of_a_manager_again, "again after a good end, or for nothing: [1]"),
+    (a_job_of_a_manager_again, "again after a success, or without a reason: [1]"),
     (three_at_once_of_a_manager, "executed at once, and its window is 2"),
     (begins_before_its_manager_ends, "began while this executed"),
     (a_run_of_a_manager_that_is_open, "its run 1000 is PROCESSING"),
-    (an_end_told_twice, "its ends were told as"),
+    (an_end_told_twice, "its outcomes were reported as"),
     (dated_elsewhere, "is dated"),
 ]
 

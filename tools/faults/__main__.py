@@ -66,7 +66,7 @@ OPEN = {
     "graph {} is {}": "SELECT graph_key, state FROM graph WHERE state IN ('draft', 'executing')",
     "the deletion of run {} has not ended": "SELECT run_id FROM run_history "
     "WHERE deleted_at IS NOT NULL AND deletion_ended_at IS NULL",
-    "the webhook was not told of event {}": "SELECT e.seq FROM outbox_event e JOIN webhook w "
+    "the webhook did not receive event {}": "SELECT e.seq FROM outbox_event e JOIN webhook w "
     "WHERE e.type = 'run.ended' AND e.seq > w.through_seq",
     "the event {} to {} is {}: {}": (
         "SELECT seq, sink, status, error FROM outbox_delivery WHERE status <> 'delivered'"
@@ -205,7 +205,7 @@ def play(
             storm(harness, 1)
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=open_yet, patience=patience)
     harness.say(
-        f"settled; {sampler.samples} questions, {sampler.unread} in vain; load average up to "
+        f"settled; {sampler.samples} polls, {sampler.unread} without an answer; load average up to "
         f"{sampler.load:.1f}"
     )
     sampler.stop()
@@ -252,31 +252,35 @@ def main() -> int:
         "--away", type=float, default=0.0, help=f"{away}. Records may not be late because of it"
     )
     parser.add_argument(
-        "--scrapyd", action="store_true", help="scrapyd beside ours, under the same faults"
+        "--scrapyd",
+        action="store_true",
+        help="scrapyd in parallel with ours, under the same faults",
     )
     parser.add_argument(
         "--calm",
         type=float,
         default=0.0,
-        help="seconds of the load without a fault, before the first",
+        help="seconds of load before the first fault",
     )
     parser.add_argument(
         "--figures", type=Path, help="a file for the figures, which tools.faults.table reads"
     )
     parser.add_argument(
-        "--only", default="", help="only faults whose name has this, such as 'of database'"
+        "--only", default="", help="only faults whose name contains this, such as 'of database'"
     )
-    told = "what is put back to a copy, too: the record, or all that Temporal knows"
+    told = "what is restored from a copy, too: the record, or all of Temporal's data"
     parser.add_argument("--restore", default="", choices=("", "database", "postgres"), help=told)
-    parser.add_argument("--folder", type=Path, help="where it lives; kept")
+    parser.add_argument("--folder", type=Path, help="the folder of the stack, which is kept")
     parser.add_argument(
-        "--landed", default="", help="a commit: one gateway and one worker are of that build"
+        "--landed", default="", help="a commit: one gateway and one worker run that build"
     )
     parser.add_argument(
-        "--dev", action="store_true", help="Temporal is the dev server of its SDK, not production's"
+        "--dev",
+        action="store_true",
+        help="use the dev server of Temporal's SDK instead of the production server",
     )
     parser.add_argument(
-        "--sqlite", action="store_true", help="the record is a file of SQLite, not MariaDB"
+        "--sqlite", action="store_true", help="use SQLite instead of MariaDB for the record"
     )
     parser.add_argument(
         "--pace", type=float, default=0.0, help="seconds between two requests; 2 by default"
@@ -285,7 +289,10 @@ def main() -> int:
         "--most", type=int, default=MOST, help="tasks of the largest runs, a fifth of all runs"
     )
     parser.add_argument(
-        "--late", type=float, default=0.0, help="seconds that a record may be late; 20 by default"
+        "--late",
+        type=float,
+        default=0.0,
+        help="seconds by which a record may be late; 20 by default",
     )
     parser.add_argument(
         "--slots", type=int, default=SLOTS, help="of the local cluster: more for a faster pace"

@@ -599,7 +599,7 @@ class Harness:
         self._run(sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade", env=self.env)
         for name in ("s3", "temporal"):
             self.parts[name].wait_ready()
-        self.say("servers and the record are there")
+        self.say("the servers and the record are up")
         for name in self.ours:
             self.service(name)
         for name in self.ours:

@@ -294,13 +294,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument(
-        "--only", default="", help="only faults whose name has this, such as 'of pod'"
+        "--only", default="", help="only faults whose name contains this, such as 'of pod'"
     )
     parser.add_argument(
         "--calm",
         type=float,
         default=0.0,
-        help="seconds of the load without a fault, before the first",
+        help="seconds of load before the first fault",
     )
     parser.add_argument(
         "--figures", type=Path, help="a file for the figures, which tools.faults.table reads"
@@ -319,7 +319,7 @@ def main() -> int:
             storm(harness, 1)
         storm(harness, 3)  # Both sides are read once more.
         harness.learn()
-        wrong = [] if harness.reader.is_alive() else ["whoever takes samples died"]
+        wrong = [] if harness.reader.is_alive() else ["the sampler died"]
     wrong += [f"run {run_id} of ours never ended" for run_id in left]
     figures = {}
     for side in SIDES:

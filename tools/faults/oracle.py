@@ -325,7 +325,8 @@ def _once(e: Evidence) -> Iterator[str]:
     good = {task.name for task in e.tasks if task.status == "SUCCEEDED"}
     for index, processes in indexes.items():
         yield from (
-            f"index {index} executed twice at a time: {a}; {b}" for a, b in overlaps(processes)
+            f"index {index} executed twice at the same time: {a}; {b}"
+            for a, b in overlaps(processes)
         )
         for one in processes:
             if any(other.name in good and other.attempt < one.attempt for other in processes):
@@ -362,11 +363,11 @@ def _told_otherwise(e: Evidence) -> Iterator[tuple[Process, str]]:
         if finished and task.status != "SUCCEEDED":
             yield (
                 one,
-                f"task {one.name} told that it finished and is {task.status}, "
+                f"task {one.name} reported that it finished and is {task.status}, "
                 f"{task.outcome}: {one}",
             )
         if not finished and not one.signals and task.status == "SUCCEEDED":
-            yield one, f"task {one.name} told that it failed and is {task.status}: {one}"
+            yield one, f"task {one.name} reported that it failed and is {task.status}: {one}"
 
 
 def _true(e: Evidence) -> Iterator[str]:
@@ -466,17 +467,17 @@ def _delivered(e: Evidence) -> Iterator[str]:
     first = list(dict.fromkeys(e.hooked))
     for run_id, attempt in first:
         if (run_id, attempt + 1) in first[: first.index((run_id, attempt))]:
-            yield f"the webhook was told of attempt {attempt} of run {run_id} after the next one"
+            yield f"the webhook was notified of attempt {attempt} of run {run_id} after the next one"
     began = {(ask.run_id, ask.sent > hook[0]) for ask in e.asks if ask.kind == "start" and hook}
     for run in e.runs:
         if run.status in OVER and run.run_id not in e.deleted:
             if (run.run_id, True) in began and (run.run_id, run.attempt) not in first:
-                yield f"the webhook was never told of the end of run {(run.run_id, run.attempt)}"
+                yield f"the webhook was never notified of the end of run {(run.run_id, run.attempt)}"
             name = (run.run_id, run.attempt)
             if not events[name]:
                 yield f"run {name} ended without an event"
             elif name not in told:
-                yield f"the event of run {name} is on record and was never told"
+                yield f"the event of run {name} is on record and was never delivered"
             if not exported[name]:
                 yield f"run {name} ended without an export"
     yield from (
@@ -523,7 +524,7 @@ def _planned(e: Evidence) -> Iterator[str]:
             (one.pid, one.start) in e.kills or e.disk_full(one.begin, one.last) for one in mine
         )
         if len(good) > 1 or not (good or broken or before):
-            yield f"job {number} came to a good end {len(good)} times: {[str(one) for one in mine]}"
+            yield f"job {number} succeeded {len(good)} times: {[str(one) for one in mine]}"
         ended = [one.last for one in by_number[before] if before and one.end]
         if before and mine and not (ended and min(ended) <= mine[0].begin):
             yield f"step {number} began before {before} had ended: {mine[0]}"

@@ -73,7 +73,7 @@ def caps(e: Evidence, names: Sequence[str]) -> Iterator[str]:
             alive = sum(other is one or other.begin <= one.begin < other.last for other in mine)
             most = cap_at(e, site, one.begin)
             if alive > most:
-                yield f"{alive} tasks executed on {site}, which allows {most}, at the begin of {one}"
+                yield f"{alive} tasks executed on {site}, which allows {most}, at the start of {one}"
 
 
 def cap_at(e: Evidence, site: str, at: float) -> int:

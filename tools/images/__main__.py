@@ -14,7 +14,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.images", description=__doc__)
     parser.add_argument("verb", choices=("build", "again", "base", "list"))
     parser.add_argument(
-        "--fresh", action="store_true", help="make the base anew, with Debian's updates"
+        "--fresh", action="store_true", help="build the base image again, with Debian's updates"
     )
     parser.add_argument("--only", action="append", help="name of an image")
     given = parser.parse_args()

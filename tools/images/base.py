@@ -90,7 +90,9 @@ def made(kind: str, *, fresh: bool = False, mirror: str = "") -> Path:
         )
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)
-    print(f"base: {kept.name} is made of Debian's packages, a minute", flush=True)
+    print(
+        f"base: {kept.name} is being built from Debian's packages, which takes a minute", flush=True
+    )
     root = kept.with_suffix(f".{os.getpid()}.root")
     try:
         clean = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}

@@ -18,7 +18,7 @@ from tools.soak.soak import soak
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tools.soak", description="Has it ever told something untrue?"
+        prog="python -m tools.soak", description="Did the service ever report something untrue?"
     )
     parser.add_argument(
         "--minutes", type=float, default=10, help="length of the plan (default: 10)"
@@ -30,10 +30,12 @@ def main() -> int:
         "--runs", type=int, default=500, help="start at most this many runs (default: 500)"
     )
     parser.add_argument(
-        "--folder", type=Path, help="where the stack lives; kept (default: a temporary one)"
+        "--folder",
+        type=Path,
+        help="the folder of the stack, which is kept (default: a temporary one)",
     )
     parser.add_argument(
-        "--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)"
+        "--mariadb", action="store_true", help="use a separate MariaDB server (default: SQLite)"
     )
     parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
     chosen = parser.parse_args()

@@ -295,13 +295,13 @@ def main() -> int:
         prog="python -m tools.soak.browsers", description="Does a browser outlive its task?"
     )
     parser.add_argument(
-        "--times", type=int, default=500, help="how many crawls are ended (default: 500)"
+        "--times", type=int, default=500, help="the number of crawls to end (default: 500)"
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)"
     )
     parser.add_argument(
-        "--minutes", type=float, default=60, help="begin nothing after so long (default: 60)"
+        "--minutes", type=float, default=60, help="start no crawl after this time (default: 60)"
     )
     chosen = parser.parse_args()
     if not become_subreaper():

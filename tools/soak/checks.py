@@ -120,7 +120,7 @@ def _executions(case: Case) -> Iterator[str]:
             yield f"{process} got {len(process.signals)} stop signals"
     for index, processes in by_index.items():
         for one, other in overlaps(processes):
-            yield f"index {index} executed twice at one time: {one}; {other}"
+            yield f"index {index} executed twice at the same time: {one}; {other}"
         names = [process.name for process in processes]
         for name in {name for name in names if names.count(name) > 1}:
             yield f"task {name} was executed {names.count(name)} times"
@@ -183,7 +183,7 @@ def _numbers(task: Row, process: Process, case: Case) -> Iterator[str]:
     name = f"task {task['task_index']}/{task['attempt']}"
     if task["ended_at"] is not None and task["ended_at"] < process.last - CLOCK_S:
         yield (
-            f"{name} is dated to have ended at {stamp(task['ended_at'])} and executed until "
+            f"{name} is recorded as ended at {stamp(task['ended_at'])} and executed until "
             f"{clock(process.last)}"
         )
     end = process.end

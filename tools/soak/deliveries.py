@@ -38,16 +38,16 @@ def check_events(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
         lines = told.get(key, [])
         rows = [row for row in record.deliveries if row["event_key"] == key]
         if not lines:
-            yield f"the event {key} was never told; deliveries {rows}"
+            yield f"the event {key} was never delivered; deliveries {rows}"
         if len(set(lines)) > 1:
-            yield f"the event {key} was told in {len(set(lines))} versions"
+            yield f"the event {key} was delivered in {len(set(lines))} versions"
         # A worker that dies between the write to the file and the record sends the event again.
         # Each try sends it at most once.
         if [row["status"] for row in rows] != ["delivered"] * len(rows) or not rows:
             yield f"the event {key}: deliveries {rows}"
     for key in told:
         if key.startswith(f"{record.name}/") and key.endswith("/run.ended") and key not in keys:
-            yield f"the event {key} was told and is not on record"
+            yield f"the event {key} was delivered and is not on record"
 
 
 def check_archive(harness: SoakHarness, record: RunRecord) -> Iterator[str]:

@@ -162,7 +162,7 @@ def _executions(case: GraphCase) -> Iterator[str]:
             if other.attempt < one.attempt:
                 yield f"{path}: {other} began behind {one}"
             if (one.end or 0.0) > other.begin + CLOCK_S and not case.struck(one):
-                yield f"{path} was executed twice at one time: {one}; {other}"
+                yield f"{path} was executed twice at the same time: {one}; {other}"
             if why_not := _not_again(case, one, other):
                 yield f"{one}; it was executed again ({other}), and {why_not}"
         last = all_of_it[-1]
@@ -425,7 +425,7 @@ def _crawls(case: GraphCase) -> Iterator[str]:
         ]
         for one, other in pairwise(mine):
             if other.begin < one.last:
-                yield f"{path} executed twice at one time: {one}; {other}"
+                yield f"{path} executed twice at the same time: {one}; {other}"
             if (one.end or {}).get("code") == 0 and not named:
                 yield f"{path} succeeded and was executed again: {other}"
 

@@ -55,7 +55,7 @@ def _jobs(case: GraphCase, path: str, crawls: list[Process]) -> Iterator[str]:
     jobs = range(jobs_of(case.specs[path]))
     if again := sorted(number for number, times in good.items() if times > 1 or number not in jobs):
         yield (
-            f"the manager of {path} executed these again after a good end, or for nothing: {again}"
+            f"the manager of {path} executed these again after a success, or without a reason: {again}"
         )
     # A retry does not begin a job again that was once stopped.
     if (
@@ -66,4 +66,4 @@ def _jobs(case: GraphCase, path: str, crawls: list[Process]) -> Iterator[str]:
         yield f"the manager of {path} is completed and lost these: {lost}"
     for one, other in pairwise(sorted(crawls, key=lambda crawl: (crawl.run_id, crawl.begin))):
         if one.run_id == other.run_id and other.begin < one.last - CLOCK_S:
-            yield f"a run of the manager of {path} executed twice at one time: {one}; {other}"
+            yield f"a run of the manager of {path} executed twice at the same time: {one}; {other}"

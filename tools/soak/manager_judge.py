@@ -113,7 +113,7 @@ def of_ledger(
     if doubled := {one: times for one, times in (tries | Counter()).items() if times > 1}:
         yield f"more than once (number, retry): {doubled}"
     if again := {number: times for number, times in good.items() if times > 1}:
-        yield f"again after a good end: {again}"
+        yield f"again after a success: {again}"
     for crawl in crawls:
         if (crawl.end is None) != ((crawl.pid, crawl.start) in killed):
             yield (

@@ -163,7 +163,7 @@ class Feed:
 
     @property
     def silent_s(self) -> float | None:
-        """The time in seconds since the last reading of the outbox, or since the first reader came.
+        """The time in seconds since the outbox was last read, or since the first reader connected.
 
         It is ``None`` without readers.
         """

@@ -33,12 +33,15 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument(
-        "--seconds", type=float, default=90.0, help="how long trouble lasts; settling comes on top"
+        "--seconds",
+        type=float,
+        default=90.0,
+        help="duration of the faults; the time to settle comes on top",
     )
     parser.add_argument("--steps", type=int, help="how many; twice as many as runs by default")
     parser.add_argument("--only", nargs="*", help="only these kinds of steps")
     parser.add_argument(
-        "--folder", type=Path, help="keep databases, logs and the diary there, by seed"
+        "--folder", type=Path, help="the folder for databases, logs and the diary, by seed"
     )
     given = parser.parse_args()
     bad = 0

@@ -113,7 +113,7 @@ async def _stop(here: Harness, number: int) -> None:
         return
     try:
         await here.signal(number, "stop", {"request_id": "end", "requested_by": "the soak"})
-        here.say("stopped, as it does not end by itself", number)
+        here.say("stopped, because it does not end by itself", number)
     except RPCError as error:
         here.say(f"cannot be stopped: {error}", number)
 
@@ -146,7 +146,7 @@ async def _audited(here: Harness, verdict: Verdict) -> None:
         await asyncio.sleep(4)
     verdict.violations.append(
         (
-            f"an audit after audits finds {report.found}: {report.findings}, troubles "
+            f"an audit after all other audits finds {report.found}: {report.findings}, troubles "
             f"{report.troubles}\n"
         )
         + "\n".join(here.diary[-60:])

@@ -69,7 +69,7 @@ def check_version(version: object) -> None:
 def check_spiders(said: object) -> list[Spider]:
     """Return the spiders that a project says it has.
 
-    Raises ``InvalidRequest`` if they are no spiders, or too many.
+    Raises ``InvalidRequest`` if these are not spiders, or too many.
     """
     if not isinstance(said, list) or len(said) > SPIDERS_MAX:
         raise refusal("spiders", said, f"a package may have up to {SPIDERS_MAX} spiders")

@@ -62,7 +62,7 @@ class EggForm:
                 f"Content-Type: {shown(self.content_type)} is not accepted; send {MULTIPART}"
             )
         if not file.tell():
-            raise refused("'egg' parameter is required; send it as a file of a form")
+            raise refused("'egg' parameter is required; send it as a file in a form")
         file.flush()
         with (
             tempfile.TemporaryFile() as egg,
@@ -102,7 +102,7 @@ def _copy(body: mmap.mmap, part: Part, egg: IO[bytes], is_escaped: bool) -> None
 def _repacked(egg: IO[bytes]) -> IO[bytes]:
     """Return a new file with the package of an egg. Raises ``Problem``."""
     if not egg.tell():
-        raise refused("'egg' parameter is required; send it as a file of a form")
+        raise refused("'egg' parameter is required; send it as a file in a form")
     if not zipfile.is_zipfile(egg):
         raise refused("egg is not a ZIP file (if using curl, use egg=@path not egg=path)")
     target = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it

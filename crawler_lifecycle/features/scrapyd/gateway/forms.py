@@ -65,7 +65,7 @@ class Form:
         """Remove a required field and return its value. Raises ``Problem``."""
         found = self.get(name)
         if found is None:
-            raise refused(f"'{name}' parameter is required; send it as a field of a form")
+            raise refused(f"'{name}' parameter is required; send it as a field in a form")
         return found
 
     def number(self, name: str) -> float:
