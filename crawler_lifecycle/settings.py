@@ -780,7 +780,7 @@ class Settings(BaseSettings):
                     )
                     continue
                 cause = item.get("ctx", {}).get("error")
-                # The texts about one value name it in other words than the variable does.
+                # The messages about a single value do not contain the name of its variable.
                 if isinstance(cause, InvalidRequest) and not isinstance(item.get("input"), str):
                     lines += [f"{name}: {text}" for text in cause.texts]
                     continue

@@ -88,8 +88,8 @@ TRUTH_LAG = Instrument(
 )
 STOPS = Instrument("lifecycle_stops", "Stops that workflows received", ("kind",))
 EXPORTS = Instrument("lifecycle_exports", "Tries to archive supporting files", ("result",))
-EXPORT_BYTES = Instrument("lifecycle_export_bytes", "Bytes of stored archives")
-EXPORT_TIME = Instrument("lifecycle_export", "Duration of stored archives", (), EXPORT_BUCKETS)
+EXPORT_BYTES = Instrument("lifecycle_export_bytes", "Size of stored archives in bytes")
+EXPORT_TIME = Instrument("lifecycle_export", "Time to store an archive", (), EXPORT_BUCKETS)
 DELIVERIES = Instrument("lifecycle_deliveries", "Tries to deliver an event", ("sink", "result"))
 FAILURES = Instrument(
     "lifecycle_activity_failures",

@@ -172,7 +172,7 @@ def line_of(read: Read, size: int, number: int) -> FoundLine:
 
 
 def _nth(data: bytes, count: int) -> int:
-    """Return the position of the ``count``-th line end, counted from 1."""
+    """Return the position of the ``count``-th line break, counted from 1."""
     at = -1
     for _ in range(count):
         at = data.index(b"\n", at + 1)

@@ -37,7 +37,7 @@ QUEUES_S = 15.0
 QUEUES_WAIT_S = 1.0
 #: Seconds that a check can take.
 READY_TIMEOUT_S = 3.0
-#: Seconds without a reading of the outbox after which the stream counts as stopped.
+#: Seconds without a read of the outbox after which the stream counts as stopped.
 SILENT_S = 10.0
 _WEEK = timedelta(days=7)
 #: The display names of the systems that the gateway needs, by the keys of ``Needs``.

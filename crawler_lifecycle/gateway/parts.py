@@ -93,7 +93,7 @@ class Gateway:
     blocked_s: float = 5.0
     """Seconds between two searches for runs that cannot continue."""
     catalogue_s: float | None = None
-    """Seconds between two readings of the catalogue in the background; ``None`` turns them off."""
+    """Seconds between two reads of the catalogue in the background; ``None`` turns them off."""
     webhook_rules: WebhookRules = WebhookRules()  # noqa: RUF009
     """The rules for the addresses of webhooks."""
     scrapyd: str | None = None

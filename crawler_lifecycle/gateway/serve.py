@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 #: worker, because a person waits.
 SCHEDULER_TIMEOUT_S = 5.0
 
-#: Seconds between two readings of the catalogue. Starts use the last one while the scheduler
+#: Seconds between two reads of the catalogue. Starts use the last one while the scheduler
 #: service is unavailable.
 CATALOGUE_S = 60.0
 

@@ -371,9 +371,9 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    volumes: [{name: a, mount_path: /crawl/files, claim: a}]",
             4,
-            "lies in /crawl, where volumes are not allowed",
+            "is in /crawl, where volumes are not allowed",
         ),
-        ("    volumes: [{name: a, mount_path: /dev/shm, claim: a}]", 4, "lies in /dev"),
+        ("    volumes: [{name: a, mount_path: /dev/shm, claim: a}]", 4, "is in /dev"),
         ("    volumes: [{name: a, mount_path: /, claim: a}]", 4, "mount_path: '/' is not allowed"),
         (
             "    volumes: [{name: a, mount_path: /a, claim: a, sub_path: ../b}]",

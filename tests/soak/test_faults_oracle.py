@@ -205,7 +205,7 @@ LIES: dict[str, tuple[Forge, str]] = {
     "no export": (lambda e: e.exports.pop(), "run .2, 1. ended without an export"),
     "an archive that is not there": (
         lambda e: e.archives.clear(),
-        "nothing lies at s3://archive/1",
+        "nothing exists at s3://archive/1",
     ),
     "an event twice": (lambda e: e.events.append((1, 1)), "the event .1, 1. is on record 2 times"),
     "no event": (lambda e: e.events.remove((1, 1)), "run .1, 1. ended without an event"),

@@ -28,7 +28,7 @@ from tests.ui.scene import PAGES, prepare
 SHOWN: dict[str, tuple[str, str | None, int]] = {
     "waiting": ("waiting", None, 330),
     "stopped": ("stopped", None, 330),
-    "killed": ("killed", "Recorded and true", 220),
+    "killed": ("killed", "Recorded and true status", 220),
     "fleet": ("fleet", None, 700),
     "crawler": ("crawler", None, 700),
     "missed": ("due-times", None, 330),

@@ -165,7 +165,7 @@ class Evidence:
     deleted: dict[int, bool] = field(default_factory=dict)
     """Runs whose deletion is on record, and whether it has ended."""
     archives: dict[str, int] = field(default_factory=dict)
-    """Bytes of what lies in the archive, by address."""
+    """The bytes of the objects in the archive, by address."""
     processes: list[Process] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
@@ -492,11 +492,11 @@ def _delivered(e: Evidence) -> Iterator[str]:
     gone = {a.run_id for a in e.asks if a.kind == "delete"} - {a.run_id for a in e.bound("delete")}
     for run_id, attempt, status, url in e.exports:
         if run_id in e.deleted and e.archives.get(url or ""):
-            yield f"run {run_id} was deleted, and its archive lies at {url}"
+            yield f"run {run_id} was deleted, and its archive still exists at {url}"
         if run_id in e.deleted or run_id in gone or status == "empty":
             continue
         if status != "exported" or not e.archives.get(url or ""):
-            yield f"the export of run {(run_id, attempt)} is {status}, and nothing lies at {url}"
+            yield f"the export of run {(run_id, attempt)} is {status}, and nothing exists at {url}"
 
 
 def _planned(e: Evidence) -> Iterator[str]:

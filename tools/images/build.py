@@ -39,7 +39,7 @@ class Image:
     most: int
     """Bytes, unpacked and with the base, that it may have."""
     packages: str
-    """Where Python packages lie in it."""
+    """The location of Python packages in it."""
     ignore: str
 
 

@@ -414,7 +414,7 @@ def _counts(case: Case) -> Iterator[str]:
     counted: dict[str, int] = {}
     for task in record.current:
         counted[task["status"]] = counted.get(task["status"], 0) + 1
-    if record.ended:  # If a run continues, two readings are from two different moments.
+    if record.ended:  # If a run continues, two reads are from two different moments.
         shown = {status: number for status, number in record.shown["tasks"].items() if number}
         if shown != counted:
             yield f"the gateway counts {shown}, the rows are {counted}"

@@ -158,7 +158,7 @@ class Level:
         moves = sorted(move for begin, end in spans for move in ((begin, 1), (end, -1)))
         self.at: list[float] = []
         self.count = [0]
-        for at, step in moves:  # At the same moment, ends come before begins.
+        for at, step in moves:  # At the same moment, an end comes before a start.
             self.at.append(at)
             self.count.append(self.count[-1] + step)
         self.most = max(self.count)

@@ -114,7 +114,7 @@ class AuditActivities:
                 for task in self.store.tasks.recorded_tasks([task.key for task in seen])
             }
             suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
-            # A task can end and be recorded between the two readings. Only a task that still exists
+            # A task can end and be recorded between the two reads. Only a task that still exists
             # is a finding.
             still = {
                 (task.key, task.uid)
@@ -199,7 +199,7 @@ class AuditActivities:
         state = self._state(run)
         if state.open:
             return None
-        # The run may have ended or been resumed between the two readings.
+        # The run may have ended or been resumed between the two reads.
         now = next(iter(self.store.audits.open_runs(run.run_id - 1, 1)), None)
         return (
             judge_live(run, state, self.store.tasks.count_tasks(run.run_id).positive())
@@ -404,7 +404,7 @@ class AuditActivities:
             return None
         if self.directory.state(names.export_workflow_id(run.ref, run.attempt)).open:
             return None
-        # The workflow may have delivered the last event and closed between the two readings.
+        # The workflow may have delivered the last event and closed between the two reads.
         now = self.store.audits.ended_run(run.run_id)
         return finding if now == run else None
 

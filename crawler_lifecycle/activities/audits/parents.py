@@ -139,7 +139,7 @@ class ParentAudit:
         finding = judge_parent(parent, self.directory.state(parent.workflow_id))
         if finding is None:
             return None
-        # The parent may have ended or been resumed between the two readings.
+        # The parent may have ended or been resumed between the two reads.
         now = next(iter(kind.read(parent.number - 1, 1)), None)
         return finding if now == parent else None
 

@@ -38,7 +38,7 @@ from .processes import liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two readings of the marks, and between two checks of a task, if the kernel
+#: Seconds between two reads of the marks, and between two checks of a task, if the kernel
 #: reports no change.
 CHECK_S = 1.0
 #: The longest wait for the kernel, so that a watch ends soon after ``over`` is set. If the kernel
@@ -144,7 +144,7 @@ class _Watch:
         self._changed = changed
         self.tasks: dict[str, _Task] = {}
         self._ended: set[str] = set()
-        """The marks of ended tasks at the last reading."""
+        """The marks of ended tasks at the last read."""
         self._odd: set[str] = set()
         """The names of tasks whose folder could not be read, so that this is logged only once."""
         self._read_at = self._tidy_at = 0.0

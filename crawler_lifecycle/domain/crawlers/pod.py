@@ -243,7 +243,7 @@ class PodVolume:
         for taken in _TAKEN:
             within = path == taken or path.startswith(f"{taken}/")
             _refuse(
-                within, key, path, f"lies in {taken}, where volumes are not allowed; choose another"
+                within, key, path, f"is in {taken}, where volumes are not allowed; choose another"
             )
             _refuse(taken.startswith(f"{path}/"), key, path, f"would hide {taken}; choose another")
         sub = self.sub_path

@@ -31,15 +31,15 @@ from .tokens import Caller, Role, digest
 PREFIX = "oidc:"
 #: The beginning of each signed token: ``{"`` in base64.
 SIGNED = "eyJ"
-#: Seconds between two readings of the keys.
+#: Seconds between two reads of the keys.
 KEYS_S = 600.0
-#: The shortest time in seconds between two readings if tokens name unknown keys.
+#: The shortest time in seconds between two reads if tokens name unknown keys.
 AGAIN_S = 10.0
 #: Seconds for which the keys stay valid while they cannot be read again.
 STALE_S = 24 * 3600.0
 #: Seconds by which the issuer's clock can differ from ours.
 LEEWAY_S = 30
-#: The shortest time in seconds between two readings when a known key has not signed a token,
+#: The shortest time in seconds between two reads when a known key has not signed a token,
 #: because its issuer may have replaced the key.
 DOUBT_S = 60.0
 #: No other algorithms are accepted, and never one with a shared secret. The algorithm must also

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "crawl_"
 #: Seconds between two checks for changes of the file.
 FRESH_S = 0.5
-#: Seconds between two readings of the tokens in the database. A new or revoked token takes effect
+#: Seconds between two reads of the tokens in the database. A new or revoked token takes effect
 #: within this time.
 KEPT_S = 2.0
 #: Seconds for which a gateway that cannot read the database still accepts the tokens that it read

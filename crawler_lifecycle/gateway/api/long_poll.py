@@ -71,7 +71,7 @@ WAIT_MAX_S = 60
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 #: While a caller waits: seconds between two checks of its connection.
 ROUND_S = 0.5
-#: Seconds between two readings if there is no event.
+#: Seconds between two reads if there is no event.
 REREAD_S = 5.0
 
 T = TypeVar("T", bound=BaseModel)

@@ -262,7 +262,7 @@ class LogChoice(FilesChoice):
             raise InvalidRequest("line: give around=line, q or level with it, or omit it")
         if self.q and ("\n" in self.q or "\r" in self.q):
             raise InvalidRequest(
-                "q: this text contains a line end, so no line can match; give part of one line"
+                "q: this text contains a line break, so no line can match; give part of one line"
             )
         return self
 

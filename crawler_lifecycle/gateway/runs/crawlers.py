@@ -92,7 +92,7 @@ class Crawlers:
 
     @property
     def age_s(self) -> float | None:
-        """The time in seconds since the last reading while the scheduler service does not answer;
+        """The time in seconds since the last read while the scheduler service does not answer;
         otherwise ``None``.
         """
         return (
@@ -144,7 +144,7 @@ class Crawlers:
         """
         known = await self.all()
         if name not in known and self._failure is not None:
-            # The crawler may have been declared after the last reading.
+            # The crawler may have been declared after the last read.
             raise SchedulerUnavailable(str(self._failure[1]))
         return named(known, name, self.problem)
 

@@ -34,15 +34,15 @@ from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Seconds between two readings of the outbox while a reader is connected: after new events.
+#: Seconds between two reads of the outbox while a reader is connected: after new events.
 BUSY_S = 0.1
 #: If there were no new events.
 IDLE_S = 0.25
 #: The longest pause in seconds while the database does not answer.
 RETRY_MAX_S = 2.0
-#: Events in one reading for all readers.
+#: Events in one read for all readers.
 PAGE = 500
-#: Events in one reading for a single reader that catches up.
+#: Events in one read for a single reader that catches up.
 CATCH_UP_PAGE = 100
 #: The maximum number of events that are kept in memory for readers that are slightly behind.
 KEPT = 5000
@@ -350,7 +350,7 @@ class Feed:
         await Loop("reading the outbox", IDLE_S, retry_s=(2 * IDLE_S, RETRY_MAX_S)).run(self._turn)
 
     async def _turn(self) -> float:
-        """Wait for a reader, read once, and return the seconds until the next reading."""
+        """Wait for a reader, read once, and return the seconds until the next read."""
         if not self.readers:
             self._forget()
             await self._wanted.wait()

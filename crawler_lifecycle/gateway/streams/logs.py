@@ -44,7 +44,7 @@ ERROR_SEARCH_MAX = COUNTED_MAX = 256 * 1024 * 1024
 #: lines found so far.
 FOUND_MAX = 500
 SEARCH_S = 3.0
-#: The maximum number of bytes that are searched backwards for line ends. A log may be one long
+#: The maximum number of bytes that are searched backwards for line breaks. A log may be one long
 #: line.
 BACK_MAX = 4 * 1024 * 1024
 #: More lines than any stored log contains.

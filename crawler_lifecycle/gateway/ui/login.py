@@ -93,7 +93,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
         cookie = cookie_of(request.headers)
         if logins is not None and cookie is not None:
             logins.end(cookie, clock())
-            # The next reading of the tokens informs the other gateways.
+            # The next read of the tokens informs the other gateways.
             with contextlib.suppress(LifecycleError):
                 await logins.share()
         done = RedirectResponse("/login", 303)

@@ -91,7 +91,7 @@ def _live(unit: Unit, indexes: Iterable[int]) -> Sequence[Row]:
 
 
 def grown(known: Any, read: int | None) -> Any:
-    """Return the value of a counter of one task after a reading. A counter never decreases."""
+    """Return the value of a counter of one task after a read. A counter never decreases."""
     return max((n for n in (known, read) if n is not None), default=None)
 
 

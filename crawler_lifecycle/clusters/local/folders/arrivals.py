@@ -46,7 +46,7 @@ class Arrivals:
     def renew(self) -> None:
         """Watch the folders that currently have these paths.
 
-        Call this before each reading, because a folder may have been replaced.
+        Call this before each read, because a folder may have been replaced.
 
         Repeated calls are cheap, because a folder is not watched twice.
         """

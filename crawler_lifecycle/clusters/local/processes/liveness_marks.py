@@ -3,7 +3,7 @@ of old tasks.
 
 A mark is an empty file with the name of the task. The mark is in ``live/`` from before the
 supervisor's start until the end is recorded, and then for some time in ``ended/``. An observer
-therefore sees a task that started and ended between two readings. Marks only improve speed: no fact
+therefore sees a task that started and ended between two reads. Marks only improve speed: no fact
 depends on them, and a task without a mark is also valid. This module uses only the standard library
 and imports little, because the supervisor loads it.
 """

@@ -116,5 +116,5 @@ def letters_of(text: str | None) -> frozenset[str]:
         else:
             raise ValueError(f"letters must look like a-f, aeiou or a-c,x, not {text!r}")
     if not letters:
-        raise ValueError(f"no letter lies in {text!r}")
+        raise ValueError(f"there is no letter in {text!r}")
     return frozenset(letters)
