@@ -187,7 +187,7 @@ class Observer(Protocol):
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of executing crawlers that can be read in a few seconds.
 
-        If there are very many crawlers, each call reads the next group of crawlers. Crawlers
+        If there are a great many crawlers, each call reads the next group of crawlers. Crawlers
         without counters are left out. Raises an error only if the cluster does not respond.
         """
 

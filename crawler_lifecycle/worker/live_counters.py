@@ -27,7 +27,7 @@ from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 TURN_S = 2.0
 #: The maximum number of tasks of a run that are written in one transaction.
 PAGE = 500
-#: Seconds without a report until a task is forgotten. If there are very many tasks, each is read
+#: Seconds without a report until a task is forgotten. If there are a great many tasks, each is read
 #: only every few minutes.
 FORGET_S = 3600.0
 

@@ -191,7 +191,7 @@ def test_by_keyboard_alone_a_schedule_is_paused_until_its_site_is_back(
     origin = str(harness.stack.addresses["gateway"])
     page = visits(origin, viewport={"width": 1440, "height": 900}).open("/")
     page.keyboard.press("Tab")
-    expect(page.locator(":focus")).to_have_text("Skip to the content")
+    expect(page.locator(":focus")).to_have_text("Skip to content")
     found_out(page, by_keyboard, harness, run_id, origin)
     by_keyboard(page.get_by_role("link", name="by-night"))
     reach(page.get_by_label("Reason"))

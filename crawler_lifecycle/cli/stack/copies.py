@@ -50,5 +50,5 @@ def check(file: Path) -> None:
         Exit.NOT_IN_THIS_STATE,
         f"{file} is damaged: {found}",
         f"its newest intact copy is {whole or 'missing'}",
-        f"{restore}; then crawlctl dev, which adopts executing tasks",
+        f"{restore}; then crawlctl dev, which adopts running tasks",
     )

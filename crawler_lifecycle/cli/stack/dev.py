@@ -220,8 +220,8 @@ def adopt_restored(stack: Stack) -> None:
     if not mark.exists():
         return
     say(
-        f"the database was restored from {mark.read_text()}; adopting executing "
-        "tasks that it does not contain"
+        f"the database was restored from {mark.read_text()}; adopting running tasks that it does "
+        "not contain"
     )
     try:
         audit(adopt=True)

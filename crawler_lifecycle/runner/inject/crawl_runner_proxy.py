@@ -48,8 +48,8 @@ CONNECT_S = 30.0
 WAIT_S = 600.0
 #: Seconds without any data after which a connection ends.
 SILENCE_S = 300.0
-#: A tunnel is idle if nothing has come for ``IDLE_S`` seconds after what the site sent last. An
-#: idle tunnel ends if a request here waits for its lane, or if it is older than ``TUNNEL_S``
+#: A tunnel is idle if nothing has come for ``IDLE_S`` seconds after the site last sent something.
+#: An idle tunnel ends if a request here waits for its lane, or if it is older than ``TUNNEL_S``
 #: seconds, because other tasks may wait. A shorter ``IDLE_S`` would cut responses of slow sites.
 TUNNEL_S = 4.0
 IDLE_S = 1.0
