@@ -77,14 +77,14 @@ class ArchivedFiles:
 
 
 def _members(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
-    for one in archive.infolist():
+    for entry in archive.infolist():
         if (
-            one.filename != _MANIFEST
-            and not one.is_dir()
-            and one.compress_type in _PACKED
-            and not one.flag_bits & 1
+            entry.filename != _MANIFEST
+            and not entry.is_dir()
+            and entry.compress_type in _PACKED
+            and not entry.flag_bits & 1
         ):
-            yield one
+            yield entry
 
 
 class _Far(io.BufferedReader):

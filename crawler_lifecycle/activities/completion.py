@@ -173,7 +173,7 @@ class CompletionActivities:
         ]
         delivered = {row["attempt"] for row in ends if row["status"] == "delivered"}
         undelivered = {int(str(row["attempt"])) for row in ends if row["attempt"] not in delivered}
-        for attempt in sorted(one for one in undelivered if one < fence.attempt):
+        for attempt in sorted(older for older in undelivered if older < fence.attempt):
             event = self.events.find_event(event_key(fence.run, attempt, EVENT_RUN_ENDED))
             if event is not None:
                 with suppress(NotDelivered):
@@ -184,7 +184,7 @@ class CompletionActivities:
 
         For attempts whose files were removed, return entries that state this.
         """
-        refs = [(one.run_attempt, TaskRef.of(one)) for one in tries]
+        refs = [(task_try.run_attempt, TaskRef.of(task_try)) for task_try in tries]
         gone = [ref for of, ref in refs if of <= given_up and ref.uid is not None]
         found = self.files.files(fence.run, [ref for of, ref in refs if of > given_up])
         return [
@@ -211,9 +211,9 @@ class CompletionActivities:
                         f"{FILES_REMOVED}; the archive stays as it was exported before"
                     )
                 tries = [
-                    one
-                    for one in self.tasks.tries(fence.run_id)
-                    if one.run_attempt <= fence.attempt
+                    task_try
+                    for task_try in self.tasks.tries(fence.run_id)
+                    if task_try.run_attempt <= fence.attempt
                 ]
                 sources = [] if given_up >= fence.attempt else self._sources(fence, tries, given_up)
                 if not sources:
@@ -234,7 +234,9 @@ class CompletionActivities:
                     manifest["robots"] = [asdict(found) for found in robots]
                 kept = set(counting(tries))
                 replaced = [
-                    files_prefix(one.task_index, one.attempt) for one in tries if one not in kept
+                    files_prefix(task_try.task_index, task_try.attempt)
+                    for task_try in tries
+                    if task_try not in kept
                 ]
                 key = archive_key(fence.run, fence.attempt)
                 crawler = self.catalogue.get(self.runs.request_of(fence.run_id).crawler or "")

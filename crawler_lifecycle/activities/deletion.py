@@ -106,7 +106,7 @@ class DeletionActivities:
                 self.deletion.note_deletion(run, {}, {}, ended=True)
             # No new export begins. An export that is under way has an open workflow.
             exporting = (*workflow_ids(row), export_workflow_id(run, row.attempt))
-            return any(self.directory.state(one).open for one in exporting)
+            return any(self.directory.state(export).open for export in exporting)
 
     def _row(self, run: RunRef) -> RunRow:
         """Return the row of exactly this run.

@@ -258,8 +258,8 @@ def polled(seconds: float) -> None:
 
 def corrected(written: Sequence[CorrectionRow]) -> None:
     """Count corrections that were recorded without a poll."""
-    for one in written:
-        count(CORRECTIONS, kind=str(one.kind))
+    for correction in written:
+        count(CORRECTIONS, kind=str(correction.kind))
 
 
 def delivered(sink: str, error: str | None = None) -> None:

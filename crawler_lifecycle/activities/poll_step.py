@@ -133,7 +133,7 @@ class PollStep:
         reading = self._policies.reading(state.crawler) if self._policies is not None else None
         found = _compare(state, poll, gap_s, resumed, reading)
         after = {finding.change.after for finding in found}
-        self.unsuccessful = any(one.terminal for one in after - {TaskStatus.SUCCEEDED})
+        self.unsuccessful = any(status.terminal for status in after - {TaskStatus.SUCCEEDED})
         return found
 
     def take_up_tries(
@@ -151,8 +151,8 @@ class PollStep:
         """
         known = {(task.index, task.attempt) for task in state.tasks}
         found = cluster.inventory(run_id=self.fence.run_id, limit=ID_MAX)
-        mine = [one for one in found if one.run_uid == self.fence.run_uid and not one.stray]
-        if tries := [one for one in mine if (one.index, one.attempt) not in known]:
+        mine = [task for task in found if task.run_uid == self.fence.run_uid and not task.stray]
+        if tries := [task for task in mine if (task.index, task.attempt) not in known]:
             apply()
             retries.take_up(self.fence, tries)
 
@@ -167,9 +167,14 @@ class PollStep:
         page = self._polls.staged(self.fence, -1, DETAILS_PAGE)
         while page:
             seen = [
-                (one.change.task_id, one.observation) for one in page if one.change.after.terminal
+                (report.change.task_id, report.observation)
+                for report in page
+                if report.change.after.terminal
             ]
-            ended += [TaskRef(task_id, one.index, one.attempt, one.uid) for task_id, one in seen]
+            ended += [
+                TaskRef(task_id, observation.index, observation.attempt, observation.uid)
+                for task_id, observation in seen
+            ]
             after = page[-1].observation.index
             full = len(page) == DETAILS_PAGE
             page = self._polls.staged(self.fence, after, DETAILS_PAGE) if full else []

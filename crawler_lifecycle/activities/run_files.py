@@ -129,7 +129,9 @@ class RunFiles:
         tries = self.tasks.tries(run.run_id)
         if of is not None:
             tries = [
-                one for one in tries if one.task_index == of.index and one.task_id <= of.task_id
+                task_try
+                for task_try in tries
+                if task_try.task_index == of.index and task_try.task_id <= of.task_id
             ]
         tries = counting(tries)
         notes = list[str]()
@@ -141,24 +143,27 @@ class RunFiles:
             del tries[TRIES_MAX:]
         found: dict[int, list[RunFile]] = {}
         room = most
-        for one in tries:
-            listed = None if self.live is None else self.live.list(run.ref, TaskRef.of(one), room)
+        for task_try in tries:
+            listed = (
+                None if self.live is None else self.live.list(run.ref, TaskRef.of(task_try), room)
+            )
             if listed is not None:
                 room -= len(listed.files)
                 left_out += listed.left_out
-                folder = files_prefix(one.task_index, one.attempt)
-                found[one.task_id] = [
-                    RunFile(f"{folder}/{path}", n, one.task_id, path) for path, n in listed.files
+                folder = files_prefix(task_try.task_index, task_try.attempt)
+                found[task_try.task_id] = [
+                    RunFile(f"{folder}/{path}", n, task_try.task_id, path)
+                    for path, n in listed.files
                 ]
         here = bool(found)
         archive = None
         for attempt, url, size in self._archives(run.run_id):
             wanted = {
-                files_prefix(one.task_index, one.attempt): one.task_id
-                for one in tries
-                if one.task_id not in found
-                and one.run_attempt <= attempt
-                and (one.cluster_uid or not here)
+                files_prefix(task_try.task_index, task_try.attempt): task_try.task_id
+                for task_try in tries
+                if task_try.task_id not in found
+                and task_try.run_attempt <= attempt
+                and (task_try.cluster_uid or not here)
             }
             if wanted and self.archived is not None:
                 members, more = self.archived.list(url, size, ALL_FILES)
@@ -178,15 +183,19 @@ class RunFiles:
                 else f"{self.elsewhere}; after the end of the run they are in its archive"
             )
         own = own_items(tries)
-        lost = [one for one in tries if one.task_id not in found and own[one.task_id]]
-        missing = sum(own[one.task_id] for one in lost)
+        lost = [
+            task_try
+            for task_try in tries
+            if task_try.task_id not in found and own[task_try.task_id]
+        ]
+        missing = sum(own[task_try.task_id] for task_try in lost)
         if lost:
             first = files_prefix(lost[0].task_index, lost[0].attempt)
             notes.append(
                 f"{missing:,} of {sum(own.values()):,} counted items cannot be read here: {first} "
                 "has no files"
             )
-        files = [file for one in tries for file in found.get(one.task_id, ())]
+        files = [file for task_try in tries for file in found.get(task_try.task_id, ())]
         left_out += len(files[most:])
         readable = here or archive is not None
         note = "; ".join(notes) or None
@@ -239,8 +248,8 @@ class RunFiles:
             if export["status"] == "exported" and export["url"]
         ]
         found = [
-            (int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0)))
-            for one in stored
+            (int(str(export["attempt"])), str(export["url"]), int(str(export["bytes"] or 0)))
+            for export in stored
         ]
         return sorted(found, reverse=True)
 

@@ -75,16 +75,16 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
     >>> crawl("shop.com", args={"page": 7}, limits={"run_timeout_s": 3600.0}).job
     {'crawler': 'shop.com', 'limits': {'run_timeout_s': 3600.0}, 'args': {'page': '7'}}
     """
-    for one in request:
-        if one in _OF_THE_GRAPH:
+    for key in request:
+        if key in _OF_THE_GRAPH:
             raise refusal(
-                one, request[one], "leave it out: the graph sets this field of its crawls"
+                key, request[key], "leave it out: the graph sets this field of its crawls"
             )
-        if one not in _RUN_FIELDS:
+        if key not in _RUN_FIELDS:
             raise refusal(
-                one,
-                request[one],
-                f"a run does not have this field; {advise(one, sorted(_RUN_FIELDS))}",
+                key,
+                request[key],
+                f"a run does not have this field; {advise(key, sorted(_RUN_FIELDS))}",
             )
     given = dict(request)
     if args:
@@ -92,9 +92,9 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
             str(name): as_text(value) for name, value in args.items() if value is not None
         }
     built = dict(given)
-    for one, kind in (("limits", Limits), ("resources", Resources)):
-        if isinstance(built.get(one), Mapping):
-            built[one] = _made(one, kind, built[one])
+    for key, kind in (("limits", Limits), ("resources", Resources)):
+        if isinstance(built.get(key), Mapping):
+            built[key] = _made(key, kind, built[key])
     if isinstance(built.get("tasks"), Sequence):
         built["tasks"] = [
             _made("tasks", ChildTask, task) if isinstance(task, Mapping) else task

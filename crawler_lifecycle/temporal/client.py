@@ -162,24 +162,24 @@ class Workflows:
         That workflow continues, and the new run gets a workflow id with a part of its uid.
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
-        for one in (workflow_id, names.uid_workflow_id(workflow_id, run_uid)):
+        for candidate in (workflow_id, names.uid_workflow_id(workflow_id, run_uid)):
             turn = names.fairness_key(request.crawler or "")
             priority = Priority(priority_key=request.priority, fairness_key=turn)
             with suppress(WorkflowAlreadyStartedError):
                 start = self._start(
                     names.LIFECYCLE_WORKFLOW,
                     args,
-                    one,
+                    candidate,
                     run_id=request.run_id,
                     conflict=_FAIL,
                     priority=priority,
                 )
                 return _chain(await start)
-            found = await self.state(one)
+            found = await self.state(candidate)
             if not found.of_another(run_uid):
                 return found.first_run_id or ""
         raise TemporalUnavailable(
-            f"workflow {one!r} belongs to a different run than the one with the uid {run_uid}"
+            f"workflow {candidate!r} belongs to a different run than the one with the uid {run_uid}"
         )
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
@@ -209,8 +209,8 @@ class Workflows:
             listed = [
                 workflow async for workflow in client.list_workflows(query, page_size=20, limit=20)
             ]
-            for one in listed:
-                which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
+            for execution in listed:
+                which = WorkflowExecutionRef(workflow_id=execution.id, run_id=execution.run_id)
                 order = api.DeleteWorkflowExecutionRequest(
                     namespace=client.namespace, workflow_execution=which
                 )

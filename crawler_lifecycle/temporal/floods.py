@@ -131,6 +131,8 @@ def _asks(signal: SignalWorkflow) -> tuple[object, ...]:
     name = signal.signal_name
     if name in _STOPS:
         return name, *(
-            found for one in signal.input[:1] for found in sorted(set(_ASKS.findall(one.data)))
+            found
+            for payload in signal.input[:1]
+            for found in sorted(set(_ASKS.findall(payload.data)))
         )
     return (name if name in WAKING or name == names.SIGNAL_BATCH_ENDED else "",)

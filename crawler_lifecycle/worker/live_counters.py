@@ -81,12 +81,12 @@ class Counting:
         read = self.observer.counted()
         now = self.clock()
         news = defaultdict[RunRef, list[LiveCounters]](list)
-        for one in read:
-            known = self._written.get(_key(one))
-            if known is not None and known[0] == (one.counters, one.blocked):
-                self._written[_key(one)] = ((one.counters, one.blocked), now)
+        for counters in read:
+            known = self._written.get(_key(counters))
+            if known is not None and known[0] == (counters.counters, counters.blocked):
+                self._written[_key(counters)] = ((counters.counters, counters.blocked), now)
             else:
-                news[one.run].append(one)
+                news[counters.run].append(counters)
         error: Exception | None = None
         for run, counted in news.items():
             try:
@@ -106,7 +106,9 @@ class Counting:
             # report this.
             with contextlib.suppress(RunNotFound):
                 self._raised += self.store.record_counts(run, page)
-            self._written |= {_key(one): ((one.counters, one.blocked), now) for one in page}
+            self._written |= {
+                _key(counters): ((counters.counters, counters.blocked), now) for counters in page
+            }
 
 
 def _key(one: LiveCounters) -> _Key:

@@ -321,7 +321,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         observing = parts.get("cluster") or (
             build_parts(settings, directory, OBSERVER) if observer else None
         )
-        store = next(one.store for one in (*parts.values(), observing) if one is not None)
+        store = next(part.store for part in (*parts.values(), observing) if part is not None)
         codec = codec_of(settings.payloads.keys)
         connecting = functools.partial(
             connect, runtime=runtime, plugins=traces.plugins, codec=codec

@@ -141,9 +141,9 @@ class AuditActivities:
 
             def end(wanted: Sequence[AuditFinding]) -> None:
                 now = {
-                    one.subject: (ended[one.subject], one.task_id)
-                    for one in wanted
-                    if one.subject in ended
+                    finding.subject: (ended[finding.subject], finding.task_id)
+                    for finding in wanted
+                    if finding.subject in ended
                 }
                 became.update(end_tasks(self.cluster, now))
 

@@ -98,10 +98,10 @@ class GivingUp:
         ``ClusterUnavailable``.
         """
         while seen := [
-            one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)
+            task for task in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(task.run_uid)
         ]:
             for became in end_tasks(
-                self.cluster, {str((one.key, one.uid)): (one, None) for one in seen}
+                self.cluster, {str((task.key, task.uid)): (task, None) for task in seen}
             ).values():
                 if isinstance(became, Exception):
                     raise became

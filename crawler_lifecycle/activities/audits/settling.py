@@ -124,7 +124,8 @@ def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
     disappeared.
     """
     while any(
-        (one.key, one.uid) == (task.key, task.uid) for one in cluster.inventory(run_id=task.run_id)
+        (seen.key, seen.uid) == (task.key, task.uid)
+        for seen in cluster.inventory(run_id=task.run_id)
     ):
         alive()
         if time.monotonic() >= until:
@@ -203,11 +204,11 @@ class Settling:
         begins after the last key.
         """
         by = {
-            one.finding.subject: one
-            for one in found
-            if reportable(one.finding, self.now, self.rules)
+            repair.finding.subject: repair
+            for repair in found
+            if reportable(repair.finding, self.now, self.rules)
         }
-        worth = [one.finding for one in by.values()]
+        worth = [repair.finding for repair in by.values()]
         noted = self.store.note_findings(worth) if worth else {}
         noted |= {f.subject: in_a_row(f, noted[f.subject]) for f in worth}
         wanted = {

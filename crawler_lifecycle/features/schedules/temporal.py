@@ -83,7 +83,7 @@ def temporal_spec(spec: ScheduleSpec, now: datetime) -> TemporalSpec:
     """
     every = None if spec.every_s is None else timedelta(seconds=spec.every_s)
     return TemporalSpec(
-        calendars=[_calendar(one) for one in spec.firing(now)] if every is None else [],
+        calendars=[_calendar(calendar) for calendar in spec.firing(now)] if every is None else [],
         intervals=[]
         if every is None
         else [ScheduleIntervalSpec(every, timedelta(seconds=spec.offset_s))],
@@ -349,11 +349,11 @@ def _plain(spec: TemporalSpec) -> list[object]:
     """
     calendars = [
         [
-            list(getattr(one, name))
+            list(getattr(calendar, name))
             for name in ("second", "minute", "hour", "day_of_month", "month", "year")
         ]
-        + [list(one.day_of_week)]
-        for one in [*spec.calendars, *spec.skip]
+        + [list(calendar.day_of_week)]
+        for calendar in [*spec.calendars, *spec.skip]
     ]
     plain = [
         [[(r.start, max(r.end, r.start)) for r in part] for part in calendar]

@@ -108,16 +108,16 @@ class WebhookActivities:
         return [
             LiveParent(
                 "webhook",
-                one.webhook_id,
-                webhook_workflow_id(one.name),
+                webhook.webhook_id,
+                webhook_workflow_id(webhook.name),
                 status="active",
-                attempt=one.revision,
-                updated_at=one.updated_at,
-                owner_run_id=one.follower,
-                progress=progress_mark(one.revision, one.through_seq),
+                attempt=webhook.revision,
+                updated_at=webhook.updated_at,
+                owner_run_id=webhook.follower,
+                progress=progress_mark(webhook.revision, webhook.through_seq),
             )
-            for one in self.webhooks.page(after, limit)
-            if one.paused_at is None  # a paused webhook has no workflow; a resume starts one
+            for webhook in self.webhooks.page(after, limit)
+            if webhook.paused_at is None  # a paused webhook has no workflow; a resume starts one
         ]
 
     def give_up(self, parent: LiveParent, why: str) -> None:
@@ -258,14 +258,14 @@ class _Shift:
         try:
             while under_way:
                 done, pending = await asyncio.wait(under_way, timeout=NOTE_S)
-                for one in done:
-                    one.result()
+                for task in done:
+                    task.result()
                 under_way = list(pending)
                 if under_way and self._tried:
                     await self._note()
         finally:
-            for one in under_way:
-                one.cancel()
+            for task in under_way:
+                task.cancel()
 
     async def _lane(self, events: Sequence[Event], free: asyncio.Semaphore) -> None:
         """Deliver the events of one subject in order, until one is not accepted."""

@@ -166,7 +166,9 @@ class _Sender:
                     *(value for _, value in parse_qsl(parts.query)),
                 }
                 error.args = (
-                    redaction.Redactor(one for one in hidden if len(one) > 5).text(str(error)),
+                    redaction.Redactor(secret for secret in hidden if len(secret) > 5).text(
+                        str(error)
+                    ),
                 )
             raise
 

@@ -284,13 +284,13 @@ class WebhookStore(NamedPart[WebhookRow]):
             if row is None or row["follower"] != follower:
                 raise _fenced(webhook_id)
             now = self._clock()
-            errors = [one.error for one in tried if one.error is not None]
+            errors = [attempt.error for attempt in tried if attempt.error is not None]
             if tried:  # only the last of several tries of one event is recorded
-                answers = {one.seq: one.answer for one in tried}
+                answers = {attempt.seq: attempt.answer for attempt in tried}
                 record_tries(
                     conn,
                     webhook_sink(webhook_id),
-                    {one.seq: one.error for one in tried},
+                    {attempt.seq: attempt.error for attempt in tried},
                     now,
                     answers,
                 )

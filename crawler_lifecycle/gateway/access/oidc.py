@@ -85,11 +85,11 @@ class Oidc:
         self._grants = {
             value: (
                 digest(f"{self.issuer} {of.roles_claim} {value}"),
-                Caller("", role, project=one.project),
+                Caller("", role, project=grant.project),
             )
             for role, everything in product(reversed(Role), (True, False))
-            for value, one in of.roles.items()
-            if (one.role, one.project == ALL) == (role, everything)
+            for value, grant in of.roles.items()
+            if (grant.role, grant.project == ALL) == (role, everything)
         }
 
     async def run(self) -> None:

@@ -622,9 +622,9 @@ def _is_stream(access: Access, scope: Scope) -> bool:
     match access.stream:
         case "when followed":
             return any(
-                one.lower() in ("1", "true", "t", "yes", "y", "on")
-                for one in asked.get("follow", [])
+                value.lower() in ("1", "true", "t", "yes", "y", "on")
+                for value in asked.get("follow", [])
             )
         case "when waited":
-            return any(one.strip() != "0" for one in asked.get("wait", []))
+            return any(value.strip() != "0" for value in asked.get("wait", []))
     return access.stream == "always"

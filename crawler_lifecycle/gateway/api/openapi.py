@@ -133,10 +133,12 @@ def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
     """
     for title, schema in document["components"]["schemas"].items():
         yield from ((title, name, field) for name, field in schema.get("properties", {}).items())
-    for operation in (one for item in document["paths"].values() for one in item.values()):
+    for operation in (method for item in document["paths"].values() for method in item.values()):
         where = operation["operationId"]
         yield from (
-            (where, one["name"], one) for one in operation.get("parameters", ()) if "name" in one
+            (where, parameter["name"], parameter)
+            for parameter in operation.get("parameters", ())
+            if "name" in parameter
         )
         for content in operation.get("requestBody", {}).get("content", {}).values():
             yield from (
@@ -154,8 +156,14 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
         operation["security"] = [{"bearer": [access.role.value]}]
         names += ["BadRequest", "Unauthorised", "Forbidden", "Invalid", "TooMany", "Unavailable"]
         if any(
-            one in path
-            for one in ("{run_id}", "{manager_id}", "{incident_id}", "{canary_id}", "/graphs/{id}")
+            placeholder in path
+            for placeholder in (
+                "{run_id}",
+                "{manager_id}",
+                "{incident_id}",
+                "{canary_id}",
+                "/graphs/{id}",
+            )
         ):
             names.append("NotFound")
             names += ["Conflict"] if access.writes else []

@@ -253,10 +253,10 @@ def lost_words(found: Sequence[FindingRow], now: datetime) -> dict[str, str]:
     """
     since = overdue_before(now)
     return {
-        str(one.workflow_id): f"it has no workflow: {one.detail}"
-        + (f"; so far: {one.repair}" if one.tries else _NEW)
-        for one in found
-        if one.kind in LOST and (one.run_id is None or one.last_seen >= since)
+        str(finding.workflow_id): f"it has no workflow: {finding.detail}"
+        + (f"; so far: {finding.repair}" if finding.tries else _NEW)
+        for finding in found
+        if finding.kind in LOST and (finding.run_id is None or finding.last_seen >= since)
     }
 
 

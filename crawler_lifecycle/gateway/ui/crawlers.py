@@ -267,7 +267,7 @@ def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[
     by_share = sorted(known[0].shares, key=lambda name: -known[0].shares[name])
     found = []
     for name in list(dict.fromkeys([*expected, *by_share]))[:FIELDS_MAX]:
-        shares = [one.share(name) for one in known]
+        shares = [figures.share(name) for figures in known]
         before = [share for share in shares[1 : RUNS + 1] if share is not None]
         middle = median(before) if before else None
         least = expected[name] * middle if name in expected and middle is not None else None

@@ -280,7 +280,7 @@ class OverdueStore(StorePart):
             rows = conn.execute(select(*columns).where(*planned)).all()
             what = None if only() is not None else conn.execute(lost).one_or_none()
             late = [(verification_due(*times), run_id, times[1]) for run_id, *times in rows]
-            late = sorted(one for one in late if one[0] is not None and one[0] < before)
+            late = sorted(entry for entry in late if entry[0] is not None and entry[0] < before)
             found = OverduePolls()
             if late:
                 error = select(r.look_error).where(r.run_id == late[0][1])
@@ -304,7 +304,7 @@ def _open_page(
     behind = (
         select(key).where(key > after).order_by(key).limit(limit).with_hint(table, index, "mysql")
     )
-    pages = [behind.where(state == one).subquery(f"page_{n}") for n, one in enumerate(states)]
+    pages = [behind.where(state == value).subquery(f"page_{n}") for n, value in enumerate(states)]
     ids = union_all(*(select(page.c[key.name]) for page in pages)).subquery("page_of_all")
     return select(*columns).join(ids, ids.c[key.name] == key).order_by(key).limit(limit)
 

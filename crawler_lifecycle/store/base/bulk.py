@@ -217,7 +217,7 @@ def delete_rows(
     table = column.table.name
     name = column.name
     gone = 0
-    only = "".join(f"x.{one} = :{one} AND " for one in of or ())
+    only = "".join(f"x.{column} = :{column} AND " for column in of or ())
     for chunk in chunks(values):
         hint = (
             f"x FROM {table} AS x FORCE INDEX ({index})"

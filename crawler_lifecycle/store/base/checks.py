@@ -83,7 +83,7 @@ _OVER: Mapping[str, list[str]] = {
         ("run_history", "manager"), sorted(status.value for status in RunStatus if status.terminal)
     ),
     "task_history": sorted(status.value for status in TaskStatus if status.terminal),
-    "graph": sorted(one.value for one in GraphState if one.final),
+    "graph": sorted(status.value for status in GraphState if status.final),
 }
 
 

@@ -299,7 +299,9 @@ class Listing:
             columns |= {name: table[name] for name in of.texts} | {
                 name: document(table[name]) for name in of.documents
             }
-        columns |= {one.name: one for one in of.sorts.get((sort or "").removeprefix("-"), ())}
+        columns |= {
+            column.name: column for column in of.sorts.get((sort or "").removeprefix("-"), ())
+        }
         window = conn.execute(self.rows(WINDOW, *columns.values())).mappings().all()
         fits = partial(has, names=of.texts, documents=of.documents)
         older = partial(self._older, conn)

@@ -91,7 +91,8 @@ def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
     found = {name: row[name] for name in wanted}
     if found != wanted:
         now, late = (
-            ", ".join(f"{name} {value}" for name, value in one.items()) for one in (found, wanted)
+            ", ".join(f"{name} {value}" for name, value in fields.items())
+            for fields in (found, wanted)
         )
         log.warning("refused a late write: %s may no longer write; the row has %s", late, now)
         raise Fenced(f"{late} may no longer write; the row has {now}")

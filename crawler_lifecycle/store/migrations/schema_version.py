@@ -176,7 +176,10 @@ def schema_of(connection: Connection) -> Schema:
         # An interrupted upgrade can leave out tables but not columns, because each table is created
         # by one statement.
         return replace(
-            found, lacks=tuple(one for one in _lacking(connection, first_columns()) if "." in one)
+            found,
+            lacks=tuple(
+                column for column in _lacking(connection, first_columns()) if "." in column
+            ),
         )
     if not found.newer and found.version != head_version():
         return replace(found, lacks=_lacking(connection, first_columns()))
@@ -203,9 +206,9 @@ def _lacking(connection: Connection, wanted: Mapping[str, frozenset[str]]) -> tu
     return (
         *tables,
         *(
-            f"{table}.{one}"
+            f"{table}.{column}"
             for table in sorted(wanted.keys() & found)
-            for one in sorted(wanted[table] - found[table])
+            for column in sorted(wanted[table] - found[table])
         ),
     )
 

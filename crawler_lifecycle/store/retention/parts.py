@@ -150,8 +150,8 @@ class Source:
         if not more:
             return delete_rows(conn, first, "PRIMARY", [key[0] for key in keys])
         below: dict[int, list[int]] = {}
-        for one, two in keys:
-            below.setdefault(one, []).append(two)
+        for upper, lower in keys:
+            below.setdefault(upper, []).append(lower)
         return sum(
             delete_rows(conn, more[0], "PRIMARY", rest, of={first.name: id})
             for id, rest in below.items()

@@ -185,9 +185,9 @@ class Pruner:
             # Every transaction locks the owners first, which prevents deadlocks.
             attempts = _locked_owners(conn, leaving, before)
             mine = [
-                (one.key, one.owner)
-                for one in leaving
-                if one.owner is None or one.owner in attempts
+                (row.key, row.owner)
+                for row in leaving
+                if row.owner is None or row.owner in attempts
             ]
             if mine and source.still is not None:
                 [column] = source.keys
@@ -199,7 +199,7 @@ class Pruner:
                     .with_for_update()
                 )
                 found = set(conn.execute(query.with_hint(source.table, PRIMARY, "mysql")).scalars())
-                mine = [one for one in mine if one[0][0] in found]
+                mine = [row for row in mine if row[0][0] in found]
             keys = sorted(key for key, _ in mine)
             if source.table is outbox_event:
                 sent = delete_rows(conn, outbox_delivery.c.seq, _BY_SINK, [key[0] for key in keys])
@@ -290,7 +290,7 @@ def _locked_owners(
     """
     found: dict[Ref, int] = {}
     for owner in OWNERS:
-        ids = {one.owner[1] for one in leaving if one.owner is not None and one.owner[0] is owner}
+        ids = {row.owner[1] for row in leaving if row.owner is not None and row.owner[0] is owner}
         columns = owner.table.c
         old = (
             columns[owner.state].in_(owner.over),

@@ -131,7 +131,7 @@ class AdoptionStore(RunPart):
             t.run_id == unit.run_id
         )
         told = {"committed_at": unit.now, "source": "sweep", "evidence": {"adopted": True}}
-        changes = [{**one, **told} for one in rows_in(unit.conn, added, t.task_index, gone)]
+        changes = [{**row, **told} for row in rows_in(unit.conn, added, t.task_index, gone)]
         insert_mappings(unit.conn, status_transition, changes)
 
 

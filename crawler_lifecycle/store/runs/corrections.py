@@ -59,14 +59,14 @@ class CorrectionStore(RunPart):
         ``InvalidRequest`` for an unknown kind or source, for a word that is too long, and for a
         task or attempt that the run does not have.
         """
-        for one in corrections:
-            _check(one, found_by)
+        for entry in corrections:
+            _check(entry, found_by)
         with self._unit(run_id, of_deleted=True) as unit:
             tasks = _tasks(unit, corrections)
             known = _known(unit, corrections)
             written = []
-            for one in corrections:
-                values = _values(unit, one, tasks)
+            for entry in corrections:
+                values = _values(unit, entry, tasks)
                 key = tuple(values[name] for name in _KEY)
                 if key in known:
                     continue
@@ -76,7 +76,7 @@ class CorrectionStore(RunPart):
                     insert(correction).values(**row)
                 ).inserted_primary_key  # type: ignore[misc]
                 written.append(made(CorrectionRow, row))
-                _move_run(unit, one, found_by)
+                _move_run(unit, entry, found_by)
             unit.corrections += written
             unit.changed = unit.changed or bool(written)
             return written

@@ -40,7 +40,7 @@ class LiveCounterStore(RunPart):
         an old ``updated_at`` must still show that no worker is handling the run. No event is
         appended. Raises ``RunNotFound``.
         """
-        wanted = {(one.index, one.attempt): one for one in counted}
+        wanted = {(entry.index, entry.attempt): entry for entry in counted}
         with self._unit(run.run_id) as unit:
             if not run.owns(unit.run["run_uid"]) or unit.status.terminal:
                 return 0
@@ -52,7 +52,7 @@ class LiveCounterStore(RunPart):
             hear_reports(unit, reports)
             news = [
                 new
-                for task in _live(unit, (one.index for one in counted))
+                for task in _live(unit, (entry.index for entry in counted))
                 if (one := wanted.get((task["task_index"], task["attempt"]))) is not None
                 if (new := _raised(task, one, unit.now)) is not None
             ]

@@ -257,7 +257,10 @@ class PollStore(RunPart):
         t = task_history.c
         o = task_observation.c
         with self._unit(fence) as unit:
-            parts = {one.task_id: {"details": dump_details(one)} for one in map(shortened, details)}
+            parts = {
+                detail.task_id: {"details": dump_details(detail)}
+                for detail in map(shortened, details)
+            }
             query = select(t.task_id).join(task_observation, o.task_id == t.task_id, isouter=True)
             query = query.where(
                 t.run_id == unit.run_id, or_(t.status.in_(ALIVE), o.finding.is_not(None))
@@ -415,14 +418,18 @@ def _quiet_after(
     confirmed.
     """
     counted = any(sums.values())
-    active = [one for one in seen if one.phase is Phase.EXECUTING]
-    quiet_each = [one.quiet for one in active]
+    active = [observation for observation in seen if observation.phase is Phase.EXECUTING]
+    quiet_each = [observation.quiet for observation in active]
     silent = (
         None
         if None in quiet_each
-        else min((one for one in quiet_each if one is not None), default=None)
+        else min((quiet for quiet in quiet_each if quiet is not None), default=None)
     )
-    readable = any(one.counters != Counters() for one in active) if counted else silent is not None
+    readable = (
+        any(observation.counters != Counters() for observation in active)
+        if counted
+        else silent is not None
+    )
     reading = Reading(poll.observed_at, readable, progress or _moved_between(run), counted, silent)
     failing = run["look_error"] is not None
     return quiet_time(_quiet(run), run["verified_at"], run["next_look_at"], failing, reading)

@@ -201,17 +201,19 @@ class PoolStore(SlotLines):
                 late = [Ticket(*row) for row in late_rows(conn, pool_ticket, _TICKET, now)]
                 lines = _heads(conn, gate, now, each), late
                 workflows = live_workflows(
-                    conn, pool_ticket, [one.run_id for line in lines for one in line]
+                    conn, pool_ticket, [ticket.run_id for line in lines for ticket in line]
                 )
-                heads, passed = ([one for one in line if one.run_id in workflows] for line in lines)
+                heads, passed = (
+                    [ticket for ticket in line if ticket.run_id in workflows] for line in lines
+                )
                 gate.sample(now, gate.rivals([*heads, *passed]))
                 granted = gate.grant(heads, now) | gate.grant(passed, now)
             to_call = [
-                one.run_id
-                for one in (*heads, *passed)
-                if one.run_id in granted and one.to_call(now)
+                ticket.run_id
+                for ticket in (*heads, *passed)
+                if ticket.run_id in granted and ticket.to_call(now)
             ]
-            again = [one.run_id for one in passed if one.run_id not in granted]
+            again = [ticket.run_id for ticket in passed if ticket.run_id not in granted]
             for run_ids, at in (to_call, now), (again, now - timedelta(seconds=CALL_S)):
                 change_in(
                     conn, update(pool_ticket).values(called_at=at), pool_ticket.c.run_id, run_ids

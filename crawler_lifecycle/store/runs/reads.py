@@ -153,7 +153,7 @@ class RunReader(RunCounts, RunPart):
                 for name, value in wanted.items()
                 if name in columns and value is not None
             },
-            statuses=[str(one) for one in wanted.get("status", ())],
+            statuses=[str(status) for status in wanted.get("status", ())],
             tags=list(wanted.get("tags", ())),
             before_run_id=before_run_id,
             created_from=created_from,

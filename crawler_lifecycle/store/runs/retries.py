@@ -90,7 +90,7 @@ class RetryStore(RunPart):
         database was restored from a copy that is older than the decision to retry. A second call
         changes nothing. Raises ``Fenced``.
         """
-        last = {one.index: one for one in sorted(seen, key=lambda one: one.attempt)}
+        last = {task.index: task for task in sorted(seen, key=lambda task: task.attempt)}
         t = task_history.c
         ended = (*_NOT_SUCCEEDED, TaskStatus.CANCELLED.value)
         with self._unit(fence) as unit:
@@ -107,14 +107,14 @@ class RetryStore(RunPart):
             new = [
                 {name: row[name] for name in same}
                 | {
-                    "attempt": one.attempt,
-                    "retry": row["retry"] + one.attempt - row["attempt"],
-                    "cluster_uid": one.uid,
+                    "attempt": task.attempt,
+                    "retry": row["retry"] + task.attempt - row["attempt"],
+                    "cluster_uid": task.uid,
                 }
-                for row, one in there
+                for row, task in there
             ]
             told = [
-                {"taken_up": True, "uid": one.uid, "after": row["outcome"]} for row, one in there
+                {"taken_up": True, "uid": task.uid, "after": row["outcome"]} for row, task in there
             ]
             if new:
                 _supersede(
@@ -202,11 +202,11 @@ def _remember(unit: Unit, grown: Sequence[str]) -> None:
 def _try_again(unit: Unit, now: datetime, again: Sequence[tuple[Row, NextTry]], most: int) -> None:
     new = list[dict[str, object]]()
     told = list[dict[str, object]]()
-    for row, one in again:
-        not_before = now + timedelta(seconds=one.wait_s)
+    for row, retry in again:
+        not_before = now + timedelta(seconds=retry.wait_s)
         rest = {
             "not_before": not_before,
-            "memory": one.memory or row["memory"],
+            "memory": retry.memory or row["memory"],
             "avoid_node": row["node"],
         }
         reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
@@ -222,7 +222,7 @@ def _try_again(unit: Unit, now: datetime, again: Sequence[tuple[Row, NextTry]], 
             "after": row["outcome"],
             "not_before": not_before.isoformat(),
         }
-        told.append(tell | ({"memory": one.memory} if one.memory else {}))
+        told.append(tell | ({"memory": retry.memory} if retry.memory else {}))
     _supersede(unit, [row for row, _ in again], new, TaskStatus.QUEUED, told, ever_seen=False)
 
 

@@ -155,7 +155,7 @@ class TaskReader(StorePart):
                     for n, run_id in enumerate(chunk)
                 )
                 for run_id, _, reason in sorted(
-                    conn.execute(union_all(*(select(one) for one in first))).all()
+                    conn.execute(union_all(*(select(query) for query in first))).all()
                 ):
                     if reason:
                         reasons.setdefault(run_id, reason)
@@ -287,10 +287,10 @@ def run_coverage(conn: Connection, run_id: int, first: Iterable[str]) -> Coverag
     The fields ``first`` come first. Return ``None`` if no try has reported its fields.
     """
     t = task_history.c
-    count = {one.task_id for one in counting(tries_of(conn, run_id))}
+    count = {task_try.task_id for task_try in counting(tries_of(conn, run_id))}
     rows = _of_each(conn, run_id, select(t.task_id, t.fields).where(t.fields.is_not(None)))
     found = (Coverage.of(fields) for task_id, fields in rows if task_id in count)
-    return summed((one for one in found if one is not None), first)
+    return summed((coverage for coverage in found if coverage is not None), first)
 
 
 def _of_each(conn: Connection, run_id: int, query: Select[Any]) -> Iterator[Any]:

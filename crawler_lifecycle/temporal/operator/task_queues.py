@@ -105,8 +105,8 @@ async def describe_queues(
     polled_s = SILENT_S if listed is not None and await _takes_beats(client, call_s) else POLLED_S
     now = time.time()
     silent = {
-        one
-        for one, beat in beats.items()
+        worker
+        for worker, beat in beats.items()
         if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving
     }
     again: Beats = {}
@@ -115,8 +115,12 @@ async def describe_queues(
         # alive.
         await asyncio.sleep(2 * BEAT_S)
         again = await _beats(client, call_s) or {}
-    living = {one for one, beat in beats.items() if not beat.leaving and now - beat.at < SILENT_S}
-    living |= {one for one in silent if one in again and again[one].at > beats[one].at}
+    living = {
+        worker for worker, beat in beats.items() if not beat.leaving and now - beat.at < SILENT_S
+    }
+    living |= {
+        worker for worker in silent if worker in again and again[worker].at > beats[worker].at
+    }
     found = []
     for (queue, word, _), answer in zip(wanted, answers, strict=True):
         if isinstance(answer, BaseException):
@@ -208,6 +212,6 @@ def _poller(
 
 def _routes(info: TaskQueueVersioningInfo) -> tuple[Version, Version]:
     found: list[Version] = []
-    for one in (info.current_deployment_version, info.ramping_deployment_version):
-        found.append((one.deployment_name, one.build_id) if one.build_id else None)
+    for version in (info.current_deployment_version, info.ramping_deployment_version):
+        found.append((version.deployment_name, version.build_id) if version.build_id else None)
     return found[0], found[1]

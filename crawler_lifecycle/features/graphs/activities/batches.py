@@ -174,7 +174,7 @@ class _Batch:
                 group = self._group(left)
                 begun = self._record(group)
                 del left[: len(group)]
-                self._call([one for one in group if one.number in begun], until)
+                self._call([step for step in group if step.number in begun], until)
         finally:
             if self._done:  # these functions have ended, however this call ends
                 self._record()
@@ -185,10 +185,10 @@ class _Batch:
         """
         group: list[StepWork] = []
         call = _called(left[0])
-        for one in left[: self._owner.together.get(call, 1)]:
-            if _called(one) != call or {other.number for other in group} & set(one.deps):
+        for step in left[: self._owner.together.get(call, 1)]:
+            if _called(step) != call or {other.number for other in group} & set(step.deps):
                 break
-            group.append(one)
+            group.append(step)
         return group
 
     def _call(self, work: Sequence[StepWork], until: float) -> None:
@@ -199,11 +199,11 @@ class _Batch:
         began = time.monotonic()
         called = 0
         try:
-            for one in work:
+            for step in work:
                 if called and time.monotonic() >= until:
                     break
                 called += 1
-                self._done.append(self._executed(one))
+                self._done.append(self._executed(step))
                 if sum(done.result_bytes for done in self._done) > TOGETHER_BYTES:
                     self._record()
         except _NotHere as why:
@@ -211,8 +211,8 @@ class _Batch:
             raise UserCodeFailed(str(why), missing=True) from None
         finally:
             self._done += [
-                ExecutionEnd(StepEnd(one.number, one.attempt, StepState.AVAILABLE))
-                for one in work[called:]
+                ExecutionEnd(StepEnd(step.number, step.attempt, StepState.AVAILABLE))
+                for step in work[called:]
             ]
         if called:
             self._took = (time.monotonic() - began) / called

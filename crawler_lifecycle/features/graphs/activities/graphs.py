@@ -302,8 +302,10 @@ class GraphActivities:
             left = [
                 steps.stop(self, graph_id, intent, stop is None) for steps in RUN_STEPS.values()
             ]
-            trouble = next((one.trouble for one in left if one.trouble), None)
-            return RunsLeft(sum(one.live for one in left), any(one.more for one in left), trouble)
+            trouble = next((part.trouble for part in left if part.trouble), None)
+            return RunsLeft(
+                sum(part.live for part in left), any(part.more for part in left), trouble
+            )
 
     def stop_crawls(self, graph_id: int, intent: StopIntent, ending: bool) -> RunsLeft:
         """Stop the live runs of crawls. If ``ending`` is true, stop only runs whose step was

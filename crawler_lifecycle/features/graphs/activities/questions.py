@@ -179,9 +179,9 @@ class Questions(FileQuestions):
             rows = self.graphs.list_steps(self._id, int(after), PAGE)
             last = rows[-1].number if len(rows) == PAGE else None
         else:
-            inside = [one for one in self._inside(paths) if one.number > after]
+            inside = [step for step in self._inside(paths) if step.number > after]
             rows = (
-                self.graphs.list_steps(self._id, paths=[one.path for one in inside[:PAGE]])
+                self.graphs.list_steps(self._id, paths=[step.path for step in inside[:PAGE]])
                 if inside
                 else []
             )
@@ -236,7 +236,7 @@ class Questions(FileQuestions):
     def ask_crawls(self, paths: list[str]) -> object:
         known = {row.path for row in self._named(paths)}
         inside = self._inside([path for path in paths if path in known][:1])
-        crawls = [one.path for one in inside if STEP_RULES[one.kind].brings_items]
+        crawls = [step.path for step in inside if STEP_RULES[step.kind].brings_items]
         rows = [
             row
             for begin in range(0, len(crawls), PAGE)

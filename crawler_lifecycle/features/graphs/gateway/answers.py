@@ -273,10 +273,10 @@ class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
             return rows[:size], rows[size - 1].number if len(rows) > size else None
         named = graphs.list_steps(graph_id, limit=len(filters.path), paths=filters.path)
         given = graphs.given(graph_id, [row.number for row in named])
-        inside = [one for one in given if one.number > after]
+        inside = [step for step in given if step.number > after]
         if not inside:
             return [], None
-        paths = [one.path for one in inside[:size]]
+        paths = [step.path for step in inside[:size]]
         rows = graphs.list_steps(graph_id, limit=size, paths=paths, **wanted)
         return rows, inside[size - 1].number if len(inside) > size else None
 

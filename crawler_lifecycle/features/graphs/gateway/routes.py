@@ -377,7 +377,7 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
             graph = views.found(id)
             rows, last = views.steps(graph.graph_id, filters)
             given = graphs.given(graph.graph_id, [row.number for row in rows], depth=0)
-            sizes = itertools.accumulate(one.result_bytes or 0 for one in given)
+            sizes = itertools.accumulate(step.result_bytes or 0 for step in given)
             fit = sum(1 for size in sizes if size <= RESULTS_BYTES) or 1
             return graph.graph_id, given[:fit], given[fit - 1].number if fit < len(given) else last
 
@@ -385,8 +385,8 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
 
         def document() -> Iterator[bytes]:
             yield b'{"results":{'
-            for n, (one, value) in enumerate(values_of(graphs, graph_id, given)):
-                yield (b"," if n else b"") + json.dumps(one.path).encode() + b":"
+            for n, (step, value) in enumerate(values_of(graphs, graph_id, given)):
+                yield (b"," if n else b"") + json.dumps(step.path).encode() + b":"
                 yield from value
             yield b'},"next_page_token":' + json.dumps(step_token(last)).encode() + b"}"
 
@@ -399,7 +399,7 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
         """
         graph = views.found(id)
         number = views.step(graph, path).number if path else None
-        levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
+        levels = [json.loads(level) for level in graphs.context(graph.graph_id, number)]
         return ContextAnswer(
             context={name: value for level in levels for name, value in level.items()} or None
         )

@@ -128,16 +128,18 @@ class GraphCalls(GraphPart):
         state ``AVAILABLE`` means that the function was not called: this attempt does not count as a
         try.
         """
-        numbers = {*(one.end.number for one in done), *(one.number for one in begin)}
+        numbers = {*(execution.end.number for execution in done), *(step.number for step in begin)}
         with self._recording(fence) as (conn, row, now):
             steps = _Steps(conn, fence.graph_id, numbers, now)
-            for one in done:
-                steps.end(one)
-            failed = any(one.end.state is StepState.DISCARDED for one in done)
+            for execution in done:
+                steps.end(execution)
+            failed = any(execution.end.state is StepState.DISCARDED for execution in done)
             over = row["stop_requested_at"] is not None
             if begin and not over and row["options"].get("fail_fast"):
                 over = failed or steps.discarded()
-            begun = set() if over else {one.number for one in steps.free(begin) if steps.begin(one)}
+            begun = (
+                set() if over else {step.number for step in steps.free(begin) if steps.begin(step)}
+            )
             steps.write()
             return begun
 
@@ -420,13 +422,13 @@ class _Steps:
     def free(self, work: Sequence[StepWork]) -> list[StepWork]:
         """Return the steps among these that exist and whose dependencies allow them to begin."""
         known = {number: (row["state"], row["ending"]) for number, row in self.rows.items()}
-        existing = [one for one in work if one.number in self.rows]
-        wanted = {dep for one in existing for dep in _shape(self.rows[one.number], "deps", ())}
+        existing = [step for step in work if step.number in self.rows]
+        wanted = {dep for step in existing for dep in _shape(self.rows[step.number], "deps", ())}
         query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id)
         query = query.with_hint(*PRIMARY)
         for row in rows_in(self._conn, query, _s.number, wanted - known.keys()):
             known[row["number"]] = (row["state"], row["ending"])
-        return [one for one in existing if self._lets(self.rows[one.number], known)]
+        return [step for step in existing if self._lets(self.rows[step.number], known)]
 
     def discarded(self) -> bool:
         """Return whether the database has a discarded step of the graph.
@@ -489,9 +491,9 @@ def _rules(step: Row) -> StepRules:
 
 def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
     """Return the steps in their order, except that each step comes after its dependencies."""
-    known = {one.number: one for one in work}
+    known = {step.number: step for step in work}
     order = TopologicalSorter(
-        {one.number: [dep for dep in one.deps if dep in known] for one in work}
+        {step.number: [dep for dep in step.deps if dep in known] for step in work}
     )
     return [known[number] for number in order.static_order()]
 

@@ -252,7 +252,9 @@ class GraphReads(GraphPart):
                     break
                 found.append(step["job"].get("context"))
                 number = step["parent"]
-        return [json_text(one).encode() for one in (row["context"], *reversed(found)) if one]
+        return [
+            json_text(context).encode() for context in (row["context"], *reversed(found)) if context
+        ]
 
 
 def _filtered(

@@ -235,7 +235,8 @@ def _waiting_step(rows: Sequence[Sequence[Any]], position: int, wrong: str) -> S
         _shape(step, json.loads(shape or "{}"), len(rows))
     before = dict(zip(MOVING, moving, strict=True))
     step.batch, step.alternative = (
-        one if type(one) is int else None for one in (before["batch"], before["alternative"])
+        number if type(number) is int else None
+        for number in (before["batch"], before["alternative"])
     )
     step.missing = (*step.missing, "")  # no step has this path
     return step
@@ -254,7 +255,7 @@ def _shape(step: Step, shape: Mapping[str, Any], size: int) -> None:
         elif name == "missing":
             step.missing = tuple(value)
         elif name == "resources":
-            step.resources = tuple(tuple((str(k), str(v)) for k, v in one) for one in value)
+            step.resources = tuple(tuple((str(k), str(v)) for k, v in pair) for pair in value)
         elif name not in ("timeout_s", "backoff_s"):
             if value is not None and type(value) is not _SHAPE_TYPES[name]:
                 raise TypeError(name)

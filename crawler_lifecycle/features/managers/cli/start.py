@@ -264,9 +264,9 @@ def full_name(gateway: Gateway, plan: str) -> str:
     An unknown name is returned unchanged, and the gateway refuses it.
     """
     known = {
-        str(one.get("plan"))
-        for one in gateway.get("/v1/user-code").get("user_code", [])
-        if one.get("kind") == "manager"
+        str(program.get("plan"))
+        for program in gateway.get("/v1/user-code").get("user_code", [])
+        if program.get("kind") == "manager"
     }
     fitting = sorted(name for name in known if name.endswith((f".{plan}", f":{plan}")))
     if plan in known or not fitting:
@@ -414,7 +414,7 @@ def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Call
     """
     if not isinstance(crawler, str):
         return lambda args: None
-    definition = next((one for one in catalogue(gateway) if one.name == crawler), None)
+    definition = next((entry for entry in catalogue(gateway) if entry.name == crawler), None)
     if definition is None:
         raise WrongUsage(f"there is no crawler {crawler!r}", "crawlctl crawler list")
     from crawler_lifecycle.domain.crawlers.crawler import effective_args

@@ -80,7 +80,7 @@ class Beginning(ABC):
 
         The form has a separate field for the flow id.
         """
-        return [one for one in options_of(plan) if one.name != "--flow-id"]
+        return [option for option in options_of(plan) if option.name != "--flow-id"]
 
     def has_field(self, name: str) -> bool:
         """Return whether the form can have this field, in addition to its own fields and those of
@@ -142,7 +142,7 @@ class Beginning(ABC):
                 )
             own = await self.fields(plan) if plan is not None else []
             for name in filter(given.__contains__, options):
-                if name not in [one.field for one in own]:
+                if name not in [option.field for option in own]:
                     raise refused(
                         name,
                         f"{name.removeprefix('opt-')}: this option is gone; load the form again",

@@ -454,7 +454,12 @@ def _flow_of_program(plan: UserCodeRow | None, argv: Sequence[str]) -> str | Non
     program = words.get("--program", words.get("-g"))
     known = [option.get("flow_ids") for option in (plan.options if plan else ())]
     return next(
-        (str(one[program]) for one in known if isinstance(one, dict) and program in one), None
+        (
+            str(flow_ids[program])
+            for flow_ids in known
+            if isinstance(flow_ids, dict) and program in flow_ids
+        ),
+        None,
     )
 
 
@@ -473,7 +478,7 @@ def check_options(plan: UserCodeRow, argv: Sequence[str]) -> None:
         # The class also accepts shortened options, except for --flow-id, which identifies the
         # manager.
         taken = name in known or (
-            name not in "--flow-id" and any(one.startswith(name) for one in known)
+            name not in "--flow-id" and any(option.startswith(name) for option in known)
         )
         if name.startswith("--") and not taken:
             advice = advise(name, known)

@@ -110,7 +110,7 @@ def _option(given: Mapping[str, Any]) -> Option:
         else str(default)
     )
     text = str(given.get("help") or "").replace("%(default)s", shown or "none").replace("%%", "%")
-    choices = [str(one) for one in given.get("choices") or ()]
+    choices = [str(choice) for choice in given.get("choices") or ()]
     several = given.get("several")
     return Option(
         name, kind, text, shown, given.get("required") is True, choices, several and str(several)

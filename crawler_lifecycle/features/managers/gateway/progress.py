@@ -61,7 +61,7 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
         "ended": (jobs.ended - good - bad, here + query({"state": "ended"})),
         "skipped": (jobs.skipped, here + query({"state": "skipped"})),
     }
-    there = {kind: one for kind, one in found.items() if one[0] > 0}
+    there = {kind: figures for kind, figures in found.items() if figures[0] > 0}
     every = sum(many for many, _ in there.values())
     room = WIDTH - LEAST * len(there)
     parts = list[Part]()

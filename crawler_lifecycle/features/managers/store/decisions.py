@@ -59,23 +59,23 @@ class ManagerDecisions(ManagerPart):
             ended = found[:ends]
             more = len(found) > ends
             runs = runs_of(unit.conn, ended)
-            gone = {one["item_id"] for one in ended}
+            gone = {job["item_id"] for job in ended}
             live = [
-                one
-                for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key)
-                if one.item_id not in gone
+                job
+                for job in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key)
+                if job.item_id not in gone
             ]
             delayed = _in(unit, [JobState.DELAYED.value], i.spider) if row["jobs_delayed"] else []
             return made(
                 Facts,
                 row,
                 now=unit.now.timestamp(),
-                ended=[ended_row(one, runs.get(one["run_id"])) for one in ended],
+                ended=[ended_row(job, runs.get(job["run_id"])) for job in ended],
                 live=len(live),
-                live_by_spider=dict(Counter(one.spider for one in live)),
-                live_by_key=dict(Counter(one.cap_key for one in live if one.cap_key is not None)),
+                live_by_spider=dict(Counter(job.spider for job in live)),
+                live_by_key=dict(Counter(job.cap_key for job in live if job.cap_key is not None)),
                 delayed=row["jobs_delayed"],
-                delayed_by_spider=dict(Counter(one.spider for one in delayed)),
+                delayed_by_spider=dict(Counter(job.spider for job in delayed)),
                 queued=row["jobs_queued"],
                 buffered=row["jobs_buffered"],
                 last_pick=row["last_pick_at"].timestamp()
@@ -98,7 +98,7 @@ class ManagerDecisions(ManagerPart):
         with self._unit(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
             resumed += _hook(unit, decision.hooked)
-            hooks_failed(unit, [one.item_id for one in decision.failed if not one.later])
+            hooks_failed(unit, [hook.item_id for hook in decision.failed if not hook.later])
             rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
             seqs = {item_id: row["seq"] for item_id, row in rows.items()}
             numbers = new_numbers(decision, unit.row["next_seq"], seqs)
@@ -108,7 +108,10 @@ class ManagerDecisions(ManagerPart):
             )
             _delay(unit, decision.delayed)
             _pick(unit, rows, picked)
-            used = numbers & {*(pick.seq for pick in picked), *(one.seq for one in decision.added)}
+            used = numbers & {
+                *(pick.seq for pick in picked),
+                *(new_job.seq for new_job in decision.added),
+            }
             unit.set(next_seq=max(used, default=unit.row["next_seq"] - 1) + 1)
             _set_attributes(unit, decision)
             row = unit.row
@@ -253,26 +256,26 @@ def _hook(unit: ManagerUnit, hooked: Sequence[HookReport]) -> int:
 
     Returns the number of jobs that keep their slot, because a person has resumed their run.
     """
-    rows = _rows_of(unit, [one.item_id for one in hooked])
+    rows = _rows_of(unit, [hook.item_id for hook in hooked])
     runs = runs_of(unit.conn, list(rows.values()))
     alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
-    for one in hooked:
-        row = rows[one.item_id]
+    for hook in hooked:
+        row = rows[hook.item_id]
         attempt = row["run_attempt"] or 1
         live = row["run_status"] not in (None, *OVER_RUNS)
-        if row["state"] != JobState.STARTED or one.attempt <= row["handled_attempt"]:
-            raise _overtaken(unit, f"job {one.item_id} has handled attempt {one.attempt}")
-        if one.attempt > attempt or (live and one.attempt == attempt):
-            raise InvalidRequest(f"attempt: {one.attempt} of job {one.item_id} has not ended")
+        if row["state"] != JobState.STARTED or hook.attempt <= row["handled_attempt"]:
+            raise _overtaken(unit, f"job {hook.item_id} has handled attempt {hook.attempt}")
+        if hook.attempt > attempt or (live and hook.attempt == attempt):
+            raise InvalidRequest(f"attempt: {hook.attempt} of job {hook.item_id} has not ended")
         # The job of a run that was resumed in the meantime keeps its slot. The hooks are called
         # again for the next end.
-        state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
-        alike[one.attempt, job_outcome(row, runs.get(row["run_id"])), state].append(one.item_id)
+        state = JobState.STARTED if hook.attempt < attempt or live else JobState.ENDED
+        alike[hook.attempt, job_outcome(row, runs.get(row["run_id"])), state].append(hook.item_id)
     for (attempt, outcome, state), item_ids in alike.items():
         set_items(unit, item_ids, state, handled_attempt=attempt, outcome=outcome, hook_tries=0)
         if state is JobState.ENDED:
             unit.moved(JobState.STARTED, JobState.ENDED, len(item_ids))
-    bad = sum(one.bad for one in hooked)
+    bad = sum(hook.bad for hook in hooked)
     given_up = sum(row["hook_tries"] >= TRIES for row in rows.values())
     unit.count(bad=bad, good=len(hooked) - bad, hook_errors=given_up)
     return sum(len(ids) for (_, _, state), ids in alike.items() if state is JobState.STARTED)
@@ -313,30 +316,38 @@ def _add(unit: ManagerUnit, added: Sequence[AddedJob], picks: Mapping[int, Picke
     Returns the number of picked jobs that were dropped, because their identity or number is already
     known.
     """
-    there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
-    numbers = _numbers(unit, [one.seq for one in added if one.seq is not None])
+    there = known(
+        unit.conn, unit.manager_id, (new_job.job.identity for new_job in added if new_job.unique)
+    )
+    numbers = _numbers(unit, [new_job.seq for new_job in added if new_job.seq is not None])
     rows = []
     dropped = 0
-    for one in added:
-        pick = picks.get(one.ref)
-        identity = one.job.identity if one.unique else None
-        number = (one.seq, one.retry)
+    for new_job in added:
+        pick = picks.get(new_job.ref)
+        identity = new_job.job.identity if new_job.unique else None
+        number = (new_job.seq, new_job.retry)
         if identity in there or number in numbers:
             dropped += pick is not None
             continue
         if identity is not None:
             there.add(identity)
-        if one.seq is not None:
-            numbers.add((one.seq, one.retry))
-        more = {"retry": one.retry, "retry_of": one.retry_of, "not_before": moment(one.not_before)}
+        if new_job.seq is not None:
+            numbers.add((new_job.seq, new_job.retry))
+        more = {
+            "retry": new_job.retry,
+            "retry_of": new_job.retry_of,
+            "not_before": moment(new_job.not_before),
+        }
         if pick is None:
             rows.append(
-                item_row(unit, one.job, identity, JobState.QUEUED, None, seq=one.seq, **more)
+                item_row(
+                    unit, new_job.job, identity, JobState.QUEUED, None, seq=new_job.seq, **more
+                )
             )
         else:
             more |= {"seq": pick.seq, "cap_key": pick.cap_key}
             rows.append(item_row(unit, pick.job, identity, JobState.STARTING, None, **more))
-            unit.count(**{"retried" if one.retry else "scheduled": 1})
+            unit.count(**{"retried" if new_job.retry else "scheduled": 1})
         unit.moved(None, JobState.QUEUED if pick is None else JobState.STARTING, 1)
     insert_mappings(unit.conn, manager_item, rows)
     return dropped

@@ -60,8 +60,8 @@ class OwnedWorkflow(Generic[S]):
         if self._refused is not None:
             raise self._refused
         living = asyncio.create_task(life)
-        for one in beside:
-            self._beside.start(one)
+        for coroutine in beside:
+            self._beside.start(coroutine)
         return await heeding(living, self._s.inbox.want)
 
     @workflow.signal(

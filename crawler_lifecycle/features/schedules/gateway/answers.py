@@ -241,11 +241,11 @@ class ScheduleViews:
         )
         page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
         shown = []
-        for one in page:
-            why = self.blocked.listed_workflow(due_workflow_id(one.name, one.due_at))
+        for firing in page:
+            why = self.blocked.listed_workflow(due_workflow_id(firing.name, firing.due_at))
             if why is not None:
-                one = replace(one, reason=f"{one.reason}; {why}" if one.reason else why)
-            shown.append(one)
+                firing = replace(firing, reason=f"{firing.reason}; {why}" if firing.reason else why)
+            shown.append(firing)
         return shown, token
 
     def _explained(self, row: ScheduleRow) -> ScheduleRow:
@@ -301,4 +301,4 @@ def upcoming(
         else ()
     )
     zone = zone_of(row)
-    return [one.astimezone(zone) for one in itertools.islice(found, count)]
+    return [firing.astimezone(zone) for firing in itertools.islice(found, count)]

@@ -172,7 +172,7 @@ def calendar(
         (day.counts if len(day.marks) == day.counts.total() <= MARKS else day.marks).clear()
     return days[
         : max(
-            (n for n, one in enumerate(days) if one.day <= today or one.marks or one.counts),
+            (n for n, day in enumerate(days) if day.day <= today or day.marks or day.counts),
             default=0,
         )
         + 1

@@ -199,7 +199,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             "page_of": path_of,
             "days": calendar(schedules, row, values["spec"], newest, now),
             "facts": [fact for fact in facts if fact[0] in _NAMED],
-            "failure": next((one for one in newest if one.trouble), None),
+            "failure": next((firing for firing in newest if firing.trouble), None),
             "overlaps": OVERLAPS,
             "today": now.astimezone(values["zone"]).date(),
             "marks": MARKS,

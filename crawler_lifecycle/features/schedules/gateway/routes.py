@@ -124,5 +124,6 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         """The firings of a schedule with their results, with the latest first."""
         page, token = await run_in_threadpool(views.due, await commands.find(name), filters)
         return conditional(
-            request, FiringPage(firings=[Firing.of(one) for one in page], next_page_token=token)
+            request,
+            FiringPage(firings=[Firing.of(firing) for firing in page], next_page_token=token),
         )

@@ -35,7 +35,7 @@ from ..domain.definition import ScheduleSpec, TargetKind, kind_of
 from ..ports import DueRow, NotedFirings, TargetRef
 from .tables import schedule, schedule_due
 
-BEGINS = [one.value for one in Decision if one.begins]
+BEGINS = [decision.value for decision in Decision if decision.begins]
 _d = schedule_due.c
 #: The key column and the state column of each kind of target, and the condition that a person
 #: stopped it.

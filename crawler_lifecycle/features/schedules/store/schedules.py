@@ -127,9 +127,9 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             untold & (_s.updated_at < before),
         )
         with self._db.reading() as conn:
-            counts = select(*(func.sum(case((one, 1), else_=0)) for one in asked)).where(
-                *seen(schedule)
-            )
+            counts = select(
+                *(func.sum(case((condition, 1), else_=0)) for condition in asked)
+            ).where(*seen(schedule))
             found = conn.execute(counts).one()
         return ScheduleCounts(*(int(n or 0) for n in found))
 

@@ -131,5 +131,5 @@ class WebhookViews:
         sent = partial(self.webhooks.list_webhook_deliveries, row.webhook_id, status=filters.status)
         page, token = filters.read("delivery", sent, lambda delivery: delivery.seq)
         return DeliveryPage(
-            deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token
+            deliveries=[Delivery(**asdict(delivery)) for delivery in page], next_page_token=token
         )

@@ -64,7 +64,7 @@ _KNOWN = (
 _PLACES = {name: name for name in _KNOWN} | {"secrets": "secret"}
 #: The types of events in the form: for each kind, first a pattern for all of its types, then each
 #: type.
-EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]
+EVENTS = [*sorted({f"{event.partition('.')[0]}.*" for event in EVENT_TYPES}), *sorted(EVENT_TYPES)]
 
 
 def add_form(app: FastAPI, gateway: Gateway) -> None:

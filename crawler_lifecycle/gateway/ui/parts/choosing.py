@@ -124,23 +124,23 @@ class Chooser:
             "hidden": _hidden(asked, "search"),
             "hidden_times": _hidden(asked, *self.times),
             "views": [
-                Choice(word, self.path + query(one), dict(asked) == one)
-                for word, one in self.presets.items()
+                Choice(word, self.path + query(preset), dict(asked) == preset)
+                for word, preset in self.presets.items()
             ],
         }
 
     def _facet(self, name: str, asked: Asked, known: Sequence[str] | None) -> Facet:
         """Return the menu of a filter, with its existing values and the selected ones."""
-        chosen = [str(value) for one, value in _pairs(asked) if one == name]
+        chosen = [str(value) for key, value in _pairs(asked) if key == name]
         values = [str(value) for value in known or ()]
-        every = [*(one for one in chosen if one not in values), *values]
+        every = [*(value for value in chosen if value not in values), *values]
         choices = [
             Choice(
-                self._worded(name, one),
-                self._link(asked, name, one, one in chosen),
-                one in chosen,
+                self._worded(name, value),
+                self._link(asked, name, value, value in chosen),
+                value in chosen,
             )
-            for one in every
+            for value in every
         ]
         typed = name in self.typed or len(values) > LONG_MENU
         others = _hidden(asked, *(() if name in self.several else (name,)))
@@ -184,7 +184,7 @@ class Chooser:
     def _link(self, asked: Asked, name: str, value: Any, chosen: bool) -> str:
         """Return the address with this value added, or removed if it is already selected."""
         if name in self.several:
-            others = [one for one in asked.get(name, ()) if one != value]
+            others = [other for other in asked.get(name, ()) if other != value]
             return self.path + query({**asked, name: others if chosen else [*others, value]})
         return self.path + query({**asked, name: None if chosen else value})
 
@@ -197,4 +197,4 @@ def _hidden(asked: Asked, *without: str) -> list[tuple[str, Any]]:
 def _pairs(asked: Asked) -> Iterator[tuple[str, Any]]:
     """Yield each filter with its value, or once with each of its values."""
     for name, value in asked.items():
-        yield from ((name, one) for one in (value if isinstance(value, list) else [value]))
+        yield from ((name, item) for item in (value if isinstance(value, list) else [value]))

@@ -208,7 +208,7 @@ def next_page(filters: BaseModel, token: str | None, *without: str) -> str | Non
 
 def columns(given: Sequence[Column]) -> list[Column]:
     """Return the columns that web pages show."""
-    return [one for one in given if "page" in one.on]
+    return [column for column in given if "page" in column.on]
 
 
 def column_class(column: Column) -> str:

@@ -124,7 +124,7 @@ def differences(row: RunRow, other: RunRow) -> list[tuple[str, str, str]]:
     theirs = _flat(other.request)
     names = sorted({*mine, *theirs} - {"request_id"})
     found = [(name, mine.get(name), theirs.get(name)) for name in names]
-    return [(name, plain(one), plain(two)) for name, one, two in found if one != two]
+    return [(name, plain(left), plain(right)) for name, left, right in found if left != right]
 
 
 def _flat(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def counts(run: RunDetail) -> dict[str, str | None]:
     """Return the count of each tab by its word. A count is ``None`` if it is unknown or takes too
     long.
     """
-    kept = [one.files for one in run.exports if one.files is not None]
+    kept = [export.files for export in run.exports if export.files is not None]
     found: dict[str, str | None] = dict.fromkeys(("Overview", "Log"))
     found["Items"] = None if run.items is None else number(run.items)
     found["Files"] = number(kept[-1]) if kept else None

@@ -215,7 +215,7 @@ def drawn(store: Store, run: RunDetail, corrections: Sequence[CorrectionRow]) ->
     if len(changes) + len(corrections) >= CHANGES_MAX:
         return None
     mine = [change for change in changes if change.attempt == run.attempt]
-    wrong = [one for one in corrections if one.attempt == run.attempt]
+    wrong = [correction for correction in corrections if correction.attempt == run.attempt]
     ids = {change.task_id for change in mine if change.task_id is not None}
     return picture(run, mine, wrong, store.tasks.task_indexes(ids))
 
@@ -227,10 +227,10 @@ def polling_schedule(run: RunDetail) -> list[tuple[float, bool]]:
     """
     own = run.request.get("poll_minutes")
     minutes = (
-        [float(one) for one in own] if isinstance(own, list) and own else list(POLLING_MINUTES)
+        [float(step) for step in own] if isinstance(own, list) and own else list(POLLING_MINUTES)
     )
     if run.next_poll_at is None or run.verified_at is None or run.status.terminal:
         return [(minute, False) for minute in minutes]
     gap = (run.next_poll_at - run.verified_at).total_seconds() / 60
     nearest = min(range(len(minutes)), key=lambda n: abs(minutes[n] - gap))
-    return [(one, n == nearest) for n, one in enumerate(minutes)]
+    return [(step, n == nearest) for n, step in enumerate(minutes)]

@@ -73,7 +73,7 @@ def cause(run: RunDetail) -> str:
 def sentence(run: RunDetail) -> str:
     """Return a sentence about the run's present activity, or about its outcome."""
     counted = ", ".join(
-        f"{number(n)} {_WORDS.get(one, one.lower())}" for one, n in run.tasks.items() if n
+        f"{number(n)} {_WORDS.get(status, status.lower())}" for status, n in run.tasks.items() if n
     )
     if run.status.terminal:
         seconds = run_seconds(run)
