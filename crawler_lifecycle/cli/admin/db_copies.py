@@ -43,7 +43,7 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
     may continue.
 
     Before the replacement, the copy is checked and upgraded. The previous database files are kept
-    next to the new one. The next crawlctl dev adopts executing tasks that the copy does not
+    next to the new one. The next crawlctl dev adopts running tasks that the copy does not
     contain. For MySQL and MariaDB, the commands of the server's own tools are shown.
 
     Parameters
