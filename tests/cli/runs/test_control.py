@@ -125,7 +125,7 @@ def test_dry_run_asks_nobody(crawlctl: Crawlctl) -> None:
         (["start", "x", "-a", "novalue"], "-a name=value"),
         (["start", "x", "-a", "a=1", "-a", "a=2"], "twice"),
         (["start", "x", "--tasks", "0"], "1 or more"),
-        (["start", "x", "--tasks", "2", "--task-file", "f"], "exclude"),
+        (["start", "x", "--tasks", "2", "--task-file", "f"], "cannot be combined"),
         (["start", "x", "--task-file", "missing.jsonl"], "missing.jsonl"),
         (["start", "x", "--poll-minutes", "soon"], "minutes"),
         (["start", "x", "--surplus"], "--surplus"),
