@@ -83,6 +83,9 @@ def miss_a_due_time(harness: Harness) -> None:
         lambda: [line for line in lines() if line["decision"] == "missed"],
         "the line of the missed due time",
     )
+    past = {"part_unwell", "poll_overdue"}
+    kinds = lambda: {one["kind"] for one in harness.gateway.get("/v1/incidents")["incidents"]}  # noqa: E731
+    until(lambda: not past & kinds() and "schedule_missed" in kinds(), "the incidents of now")
 
 
 def main() -> int:
