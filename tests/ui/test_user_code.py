@@ -48,7 +48,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(harness: Harness, visito
     table = page.get_by_role("region", name="Due times")
     expect(table).to_contain_text("started")
 
-    page.get_by_label("Reason").fill("the shop moves")
+    page.get_by_label("Reason", exact=True).fill("the shop moves")
     page.get_by_role("button", name="Pause").click()
     page.goto("/schedules")
     line = page.get_by_role("row").filter(has_text="prices")
