@@ -11,6 +11,7 @@ import importlib
 import itertools
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,8 +88,22 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
 
 
 @pytest.fixture
+def caller() -> Iterator[ThreadPoolExecutor]:
+    """The thread that calls functions in all examples.
+
+    The kernel kills the process of a function when the thread that started it ends.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+@pytest.fixture
 def fixture(
-    harness: Harness, users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness,
+    users: Any,
+    caller: ThreadPoolExecutor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Fixture]:
     monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
     monkeypatch.setattr(Gateway._pages, "__defaults__", (3,))
@@ -200,7 +215,11 @@ numbers = itertools.count()
     shape=[("grafts", [], []), ("each", [], [0]), ("asks", [], [0, 1]), ("cascade", [], [0, 1])]
 )
 def test_live_is_as_in_memory(
-    harness: Harness, fixture: Fixture, users: Any, shape: list[Any]
+    harness: Harness,
+    fixture: Fixture,
+    users: Any,
+    caller: ThreadPoolExecutor,
+    shape: list[Any],
 ) -> None:
     key = f"g{next(numbers)}"
 
@@ -220,7 +239,7 @@ def test_live_is_as_in_memory(
             try:
                 await asyncio.to_thread(begun)
                 graphed = claimed(harness, key)
-                await asyncio.to_thread(run, fixture, graphed)
+                await asyncio.get_running_loop().run_in_executor(caller, run, fixture, graphed)
                 return await asyncio.to_thread(facts, key)
             finally:
                 asking.use(former)

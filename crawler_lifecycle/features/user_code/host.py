@@ -253,7 +253,8 @@ def _restrain(parent: int, memory: int, pipes: wire.Pipes) -> None:
     """
 
     def die_with_parent() -> None:
-        # On systems other than Linux, the end of the pipe ends the process.
+        # The kernel means the thread that started this process, so that thread must live as long as
+        # the worker. On systems other than Linux, the end of the pipe ends the process.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
