@@ -298,6 +298,16 @@ def test_a_refused_request_pauses_all_hosts_of_its_site(free: bool) -> None:
     assert not any("block" in question for question in asked.values())
 
 
+def test_hosts_without_a_known_site_are_no_site_together() -> None:
+    leases = SiteLeases("http://127.0.0.1:9/leases", "t")
+    leases.close()  # the test asks
+    for host in ("a.example", "b.example"):
+        leases.begin(host, lambda lane, latest: None)
+        leases._sites[host].ask_at = math.inf  # the gateway is being asked
+    leases.end("a.example", None, 429, 20.0)
+    assert leases._due(time.monotonic()).keys() == {"a.example"}
+
+
 @pytest.mark.parametrize("status", [404, 422])
 def test_a_site_whose_limits_are_known_is_never_free_after_an_error(
     leases: Any, desk: Desk, status: int
@@ -409,6 +419,7 @@ PROXIES = ["пр.example:3128", "a b@c", "x" * 400, "[::1]:3128", "", "\ud800", 
 def test_the_gateway_accepts_every_report(retry_after: float | None) -> None:
     """Of all statuses, of those that close a site, and of all proxies."""
     leases = SiteLeases("http://127.0.0.1:9/leases", "t", bans=STATUSES[1:])
+    leases.close()  # the test asks
     hosts = ["shop.example", "shop.example:8443", "::1", "[::1]:80", "127.0.0.1", "a" * 200]
     for host in hosts:
         for status in STATUSES:
@@ -486,6 +497,7 @@ def test_a_closing_pauses_the_requests_of_its_site_before_the_next_renewal() -> 
 
 def test_requests_are_counted_by_proxy_after_the_first_one() -> None:
     leases = SiteLeases("http://127.0.0.1:9/leases", "t")
+    leases.close()  # the test asks
     ends = [None, "p:1", None, *(f"p:{n}" for n in range(2, 40))]
     for proxy in ends:
         leases.end("shop.example", None, 200, None, proxy)

@@ -417,7 +417,9 @@ class SiteLeases:
                 site.count_of(name[:PROXY_LENGTH_MAX])[word] += 1
             if status in self._bans or (status == 503 and retry_after is not None):
                 site.block = _block(status, retry_after)
-                self._pause({site.site}, now)
+                # Until the gateway has answered, the other hosts of its site are not known.
+                hosts = [site] if site.site is None else self._hosts_of({site.site})
+                self._pause(hosts, now)
             elif status is not None:
                 site.passed = True
             if held is not None and held.leaves:
@@ -518,16 +520,16 @@ class SiteLeases:
                     half = len(hosts) // 2
                     calls.extend([hosts[:half], hosts[half:]])
 
-    def _pause(self, names: Collection[str | None], now: float) -> None:
-        """Begin no further request in the lanes of all hosts of these sites, and ask the gateway
-        about them.
-        """
-        for site in self._sites.values():
-            if site.site in names:
-                for lane in site.lanes.values():
-                    lane.leaves = True
-                self._ask_at(site, max(now, site.not_before) if site.free else now)
-                site.not_before = now + RETRY_S
+    def _hosts_of(self, names: Collection[str]) -> list[LeasedHost]:
+        return [site for site in self._sites.values() if site.site in names]
+
+    def _pause(self, sites: Iterable[LeasedHost], now: float) -> None:
+        """Begin no further request in the lanes of these hosts, and ask the gateway about them."""
+        for site in sites:
+            for lane in site.lanes.values():
+                lane.leaves = True
+            self._ask_at(site, max(now, site.not_before) if site.free else now)
+            site.not_before = now + RETRY_S
 
     def _ask_at(self, site: LeasedHost, at: float) -> None:
         site.ask_at = min(site.ask_at, at)
@@ -625,13 +627,13 @@ class SiteLeases:
         pause = 0.0
         while self._watches:
             time.sleep(pause)
-            names: Any = ()
+            names: Collection[str] = ()
             try:
                 names, pause = self._closed_sites()
             except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
                 pause = NO_LEASES_S
             with self._changed:
-                self._pause(names, time.monotonic())
+                self._pause(self._hosts_of(names), time.monotonic())
                 self._watches = self._has_lanes()
 
     def _closed_sites(self) -> tuple[list[str], float]:
